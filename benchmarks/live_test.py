@@ -9,12 +9,17 @@ the hit at rank r with probability 1/r^0.7 (position bias). An examined hit attr
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
+from benchmarks.live_week import simulate_equal, simulate_week
+from models.publishing.default import default_source
+from models.publishing.publish import publish
+from models.store import ModelStore
 from service.corpus.interleaving import Coins, draft
 from service.lifecycle.sequential import Outcome, Standing, decide, select
 
@@ -23,6 +28,7 @@ GRADES = (0.80, 0.12, 0.05, 0.03)  # Shares of the grades 0 to 3.
 NOISE = 1.0  # Of the active ranking, whose nDCG@10 is 0.74.
 SAME, OTHER = 0.9, 0.5  # Shares of the errors' variance that both rankings have: alike, and less alike.
 BIAS = 0.7
+EQUAL_SEARCHES = 600  # Of each test of equal versions by a service.
 DISCOUNTS = 1 / np.log2(np.arange(2, SHOWN + 2))
 
 
@@ -113,7 +119,15 @@ def simulate(
 def main() -> None:
     parser = build_parser("live_test", __doc__, quick=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--week", action="store_true", help="an unattended week of a running service instead")
+    parser.add_argument(
+        "--service", type=int, metavar="N", help="tests of equal versions by a service instead"
+    )
     options = parser.parse_args()
+    if options.week or options.service:
+        with scratch_folder() as folder:
+            run_service(folder, options.service)
+        return
     runs, even = (20, 50) if options.quick else (200, 2000)
     random = np.random.default_rng(options.seed)
     rows, verdicts = [], []
@@ -149,6 +163,29 @@ def main() -> None:
     ]
     with scratch_folder():
         report("live_test", {"rows": rows}, [format_table(columns, rows)], verdicts)
+
+
+def run_service(folder: Path, equal: int | None) -> None:
+    """Reports an unattended week of a service, or tests of equal versions by a service."""
+    store = ModelStore(folder / "models")
+    with default_source() as source:
+        base = publish(store, source, origin="base").version
+    if equal:
+        results = simulate_equal(folder, store, base, click, equal, EQUAL_SEARCHES)
+        rows = [[one["state"], one["wins"], one["decided"]] for one in results]
+        wrong = sum(one["state"] == "accepted" for one in results) / equal
+        verdicts = [Verdict("share of equal candidates accepted through the service", wrong, 0.05)]
+        report("live_test", {"rows": rows}, [format_table(["state", "wins", "decided"], rows)], verdicts)
+        return
+    ended, active = simulate_week(folder, store, base, click)
+    table = [[one.night, one.result["ended"], one.result["state"], one.result["says"]] for one in ended]
+    right = [(one.result["state"] == "accepted") == one.night.startswith("better") for one in ended]
+    best = float(active == ended[-1].version and ended[-1].night.startswith("better"))
+    verdicts = [
+        Verdict("share of the week's candidates judged rightly", float(np.mean(right)), 1.0, at_least=True),
+        Verdict("the best version is active at the end", best, 1.0, at_least=True),
+    ]
+    report("live_test", {"rows": table}, [format_table(["night", "ended", "state", "says"], table)], verdicts)
 
 
 if __name__ == "__main__":

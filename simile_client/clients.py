@@ -294,13 +294,25 @@ class Client(_Options):
         return self._do(Call("GET", path, read_page, params=params | named))
 
     def judge(
-        self, query: str, id: str, *, relevant: bool, user: str | None = None, collection: str = "default"
+        self,
+        query: str,
+        id: str,
+        *,
+        relevant: bool,
+        user: str | None = None,
+        search_id: str | None = None,
+        collection: str = "default",
     ) -> int:
         """Stores a judgment: whether a document is relevant to a query. Retrainings learn from judgments.
 
+        With the `search_id` of the answer that had the hit, the judgment also counts in a live test.
+
         Returns the number of stored judgments.
         """
-        body = {"query": query, "id": id, "relevant": relevant} | ({} if user is None else {"user": user})
+        named = {"user": user, "search_id": search_id}
+        body = {"query": query, "id": id, "relevant": relevant} | {
+            name: value for name, value in named.items() if value is not None
+        }
         path = build_path(collection, "/feedback")
         return self._do(Call("POST", path, lambda answer: int(answer["stored"]), body))
 

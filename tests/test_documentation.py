@@ -35,7 +35,7 @@ embed similarity tokenize decode v1/embeddings embeddings v1/models v2/embed me 
     examples collections collections/{collection} collections/{collection}/clicked models
     collections/{collection}/synonyms models/{version}/report
     models/{version}/report/{file} models/{version}/activate models/{version}/keep models/rollback
-    models/{version}/test
+    models/{version} models/{version}/test
     models/deactivate retraining
     health ready metrics"""
 

@@ -171,7 +171,7 @@ async def store_events(
         await slices.rest()
         try:
             search = searches.get(event.search_id, find_tenant(request))
-            whole[place] = _completed(event, runtime, search, collection, sender, now)
+            whole[place] = complete_event(event, runtime, search, collection, sender, now)
         except ServiceError as error:
             refused[place] = error
     if whole:
@@ -257,7 +257,7 @@ def _parse_event(value: object, name: str) -> EventIn:
     return event
 
 
-def _completed(
+def complete_event(
     event: EventIn,
     runtime: Runtime,
     search: SearchShown | None,
@@ -301,9 +301,9 @@ def _completed(
     parts = f"{event.search_id}\0{event.type}\0{event.id}".encode()
     event_id = event.event_id or blake2b(parts, digest_size=16).hexdigest()
     visitor = runtime.hash_visitor(event.user) or (search.visitor if search is not None else "")
-    side = 0
-    if search is not None and (search.query, search.visitor) == (query, visitor) and event.type != "skip":
-        side = dict(zip(search.shown, search.sides, strict=False)).get(event.id, 0)
+    test, side = "", 0
+    if event.type != "skip":
+        test, side = runtime.live_tests.find_side(event.search_id, event.id, collection, visitor, query)
     return Event(
         search_id=event.search_id,
         query=query,
@@ -317,7 +317,7 @@ def _completed(
         collection=collection,
         visitor=visitor,
         trusted=sender.trusted,
-        test=search.test if search is not None and side else "",
+        test=test,
         side=side,
     )
 

@@ -1,17 +1,20 @@
 """Routes for judgments: users say whether a hit is relevant. Retraining learns from the stored judgments."""
 
-from functools import partial
+import time
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, RootModel, StrictBool
 from starlette.responses import Response
 
-from service.api.collections import existing, find_bounds
+from service.api.collections import existing, find_bounds, find_tenant
+from service.api.events import EventIn, complete_event
 from service.api.openapi import (
     USER,
     Count,
     DocumentId,
+    EventName,
     OpenTo,
     Role,
     ShownAs,
@@ -28,7 +31,6 @@ from service.api.selection import (
     Forgotten,
     Listing,
     Selected,
-    Sender,
     build_selection,
     forget,
     get_sender,
@@ -49,7 +51,7 @@ from service.errors import (
 from service.http.bodies import STORED, json_response, validated
 from service.http.routing import RoleRoute
 from service.runtime.runtime import Runtime, Service
-from service.store.values import Judgment, Limits
+from service.store.values import EventLimits, Judgment, Limits
 
 router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
 
@@ -62,6 +64,9 @@ class JudgmentIn(BaseModel):
     id: DocumentId
     relevant: StrictBool
     user: User | None = Field(None, description=USER)
+    search_id: EventName | None = Field(
+        None, description="Of the answer that had the hit. If a live test runs, the judgment counts in it"
+    )
 
 
 class JudgmentsIn(BaseModel):
@@ -124,37 +129,45 @@ async def store_judgments(
     and the others are stored. If all of them are rejected, the answer is the error of one of them.
     """
     sender, settings = get_sender(request), runtime.settings
-    parse = partial(_judgment, runtime=runtime, sender=sender)
-    given = await parse_each(body.root, "feedback", JudgmentsIn, settings.max_inputs, parse)
+    given = await parse_each(body.root, "feedback", JudgmentsIn, settings.max_inputs, _parse_judgment)
     collection = await existing(request, runtime)
     limits = Limits(settings.feedback_per_key, settings.feedback_per_query, settings.feedback_per_document)
-    well_formed = [judgment for judgment in given if isinstance(judgment, Judgment)]
+    well_formed = [judgment for judgment in given if isinstance(judgment, JudgmentIn)]
     if not well_formed and isinstance(given[0], ServiceError):
         raise given[0]
-    with runtime.queued_rows.admitted(len(well_formed)):
+    judgments = [
+        Judgment(
+            each.query,
+            each.id,
+            each.relevant,
+            visitor=runtime.hash_visitor(each.user),
+            trusted=sender.trusted,
+        )
+        for each in well_formed
+    ]
+    with runtime.queued_rows.admitted(len(judgments)):
         sequence, unknown = await runtime.corpus.store.judge(
-            well_formed, collection, sender.key, limits, find_bounds(request, runtime)
+            judgments, collection, sender.key, limits, find_bounds(request, runtime)
         )
     stored = [judgment for judgment in well_formed if judgment.id not in unknown]
+    await _record_outcomes(request, runtime, stored, collection)
     for judgment in stored:
         runtime.metrics.feedback.labels(str(judgment.relevant).lower()).inc()
     refused = [
-        {"index": at, "error": NOT_THERE.format(id=said.id) if isinstance(said, Judgment) else said.message}
+        {"index": at, "error": NOT_THERE.format(id=said.id) if isinstance(said, JudgmentIn) else said.message}
         for at, said in enumerate(given)
-        if not isinstance(said, Judgment) or said.id in unknown
+        if not isinstance(said, JudgmentIn) or said.id in unknown
     ]
     answer: dict[str, Any] = {"stored": len(stored), "sequence": sequence}
     return json_response(answer | ({"refused": refused} if refused else {}))
 
 
-def _judgment(value: object, name: str, runtime: Runtime, sender: Sender) -> Judgment | ServiceError:
+def _parse_judgment(value: object, name: str) -> JudgmentIn | ServiceError:
     """Parses a judgment.
 
     Args:
         value: The parsed JSON.
         name: Name of the judgment in a list, for error messages. Empty if the body is a single judgment.
-        runtime: The service.
-        sender: The API key of the request.
 
     Returns:
         The judgment. If a judgment of a list is malformed, the error.
@@ -174,8 +187,33 @@ def _judgment(value: object, name: str, runtime: Runtime, sender: Sender) -> Jud
             raise
         release_frames(error)
         return error
-    visitor = runtime.hash_visitor(given.user)
-    return Judgment(given.query, given.id, given.relevant, visitor=visitor, trusted=sender.trusted)
+    return given
+
+
+async def _record_outcomes(
+    request: Request, runtime: Runtime, judgments: Sequence[JudgmentIn], collection: str
+) -> None:
+    """Stores relevant hits of tested searches as events too, so that they count in the live test.
+
+    As events they expire, and an outcome has one order for clicks and judgments. Hits that are not relevant
+    do not count. A visitor who judges all hits from the top would first judge the one that a coin put there.
+    """
+    if runtime.searches is None:
+        return
+    sender, settings, now = get_sender(request), runtime.settings, time.time()
+    outcomes = []
+    for each in judgments:
+        if each.search_id is not None and each.relevant:
+            search = runtime.searches.get(each.search_id, find_tenant(request))
+            given = EventIn(
+                search_id=each.search_id, id=each.id, type="convert", query=each.query, user=each.user
+            )
+            event = complete_event(given, runtime, search, collection, sender, now)
+            outcomes += [event] if event.side else []
+    if outcomes:
+        limits = EventLimits(settings.events_per_key, settings.events_per_document, settings.max_events)
+        with runtime.queued_rows.admitted(len(outcomes)):
+            await runtime.corpus.store.record_events(outcomes, limits, find_bounds(request, runtime))
 
 
 @router.get("", **describe(Role.READ, FeedbackPage, open_to=OpenTo.SCOPED, raises=SELECTS))

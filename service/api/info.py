@@ -116,6 +116,9 @@ class Info(BaseModel):
     passages: bool = Field(
         description="SIMILE_PASSAGES: long documents are split. false: only their heads are searched"
     )
+    live_test: float = Field(
+        description="SIMILE_LIVE_TEST: share of the searches that a live test covers. 0: none can be started"
+    )
     models_dir: str | None = Field(
         description="The models folder, as an absolute path on the service's machine. null for tenants"
     )
@@ -173,6 +176,7 @@ async def describe_service_and_model(request: Request, runtime: Service) -> Resp
             "providers": encoder.providers,
             "search_mode": settings.search_mode,
             "passages": settings.passages,
+            "live_test": settings.live_test,
             "models_dir": str(runtime.store.root.absolute()),
             "models_id": models_id,
             "threads": layout.workers * layout.threads,

@@ -69,6 +69,20 @@ class CanaryOut(BaseModel):
     )
 
 
+class LiveTestOut(BaseModel):
+    version: str = Field(description="The candidate")
+    active: str = Field(description="The version that it is compared with")
+    collections: list[str] = Field(description="Collections in which their searches differ")
+    state: Literal["preparing", "running", "accepted", "rejected", "stopped"] = Field(
+        description="Preparing: the candidate's vectors are being built"
+    )
+    says: str = Field(description="The state as a sentence")
+    wins: int = Field(description="Decided searches that the candidate wins")
+    decided: int = Field(description="Searches that count")
+    started: str
+    ended: str | None
+
+
 class Listed(BaseModel):
     version: str
     kind: ModelKind | None = Field(description="A reranker scores pairs of texts. null: unreadable")
@@ -85,6 +99,7 @@ class Listed(BaseModel):
     scores: dict[str, Any]
     gate: str | None
     loaded: bool = Field(description="Whether x-model-version can name it. A reranker: on POST /rerank only")
+    live_test: LiveTestOut | None = Field(description="The last live test, if it was of this version")
 
 
 class RerankerInUse(BaseModel):
@@ -146,8 +161,34 @@ async def list_versions_and_their_states(request: Request, runtime: Service) -> 
     `step` of `steps`, the `eta_seconds` of the training, and the curves `loss` and `dev` as [step, value].
 
     For a key with a scope, what could tell of others' documents is empty or null: `done`, `total`,
-    `eta_seconds`, `reason`, `canary`, `scores` and `schedule`.
+    `eta_seconds`, `reason`, `canary`, `scores`, `live_test` and `schedule`.
     """
+    listed, wanted, schedule = await _list_versions(request, runtime)
+    reranker, requested = runtime.active.reranker, runtime.rerankers.requested
+    in_use = {
+        "active": reranker.version,
+        "wanted": requested.version,
+        "previous": requested.previous,
+        "reason": None if get_scope(request.scope) else reranker.trouble or None,
+    }
+    answer = {"active": runtime.active.generation.version, "wanted": wanted, "models": listed}
+    return json_response(answer | {"reranker": in_use, "schedule": schedule})
+
+
+@router.get("/models/{version}", **describe(Role.READ, Listed, open_to=OpenTo.SCOPED, raises=[NotFound]))
+async def read_version(request: Request, runtime: Service, version: str) -> Response:
+    """Return the entry of a version in `GET /models`."""
+    listed, _, _ = await _list_versions(request, runtime)
+    for shown in listed:
+        if shown["version"] == version:
+            return json_response(shown)
+    raise NotFound(f"There is no version {version[:100]!r}. GET /models lists the versions.")
+
+
+async def _list_versions(
+    request: Request, runtime: Runtime
+) -> tuple[list[dict[str, Any]], str | None, dict[str, Any] | None]:
+    """Returns all versions, the requested one and the schedule, as the key of a request may see them."""
     manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states() | runtime.controller.reranker_states()
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
@@ -163,20 +204,21 @@ async def list_versions_and_their_states(request: Request, runtime: Service) -> 
     ]
     loaded = {generation.version for generation in runtime.active.generations}
     loaded |= {runtime.active.reranker.version or ""}
-    listed = [shown | {"loaded": shown["version"] in loaded} for shown in listed]
-    answer = {"active": runtime.active.generation.version, "wanted": wanted, "models": listed}
-    reranker, requested = runtime.active.reranker, runtime.rerankers.requested
-    scoped = get_scope(request.scope) is not None
-    in_use = {
-        "active": reranker.version,
-        "wanted": requested.version,
-        "previous": requested.previous,
-        "reason": None if scoped else reranker.trouble or None,
-    }
-    if scoped:
-        hidden = dict.fromkeys(("done", "total", "eta_seconds", "reason", "canary")) | {"scores": {}}
-        answer["models"], schedule = [shown | hidden for shown in listed], None
-    return json_response(answer | {"reranker": in_use, "schedule": schedule})
+    test = await runtime.live_tests.find_last()
+    candidate, tested = (test[0].candidate, _show_test(runtime, *test)) if test is not None else ("", None)
+    listed = [
+        shown
+        | {
+            "loaded": shown["version"] in loaded,
+            "live_test": tested if shown["version"] == candidate else None,
+        }
+        for shown in listed
+    ]
+    if get_scope(request.scope) is None:
+        return listed, wanted, schedule
+    shared = ("done", "total", "eta_seconds", "reason", "canary", "live_test")
+    hidden = dict.fromkeys(shared) | {"scores": {}}
+    return [shown | hidden for shown in listed], wanted, None
 
 
 def _look(
@@ -382,20 +424,6 @@ async def keep_version(
     return json_response(answer, status=200 if loaded else 202)
 
 
-class LiveTestOut(BaseModel):
-    version: str = Field(description="The candidate")
-    active: str = Field(description="The version that it is compared with")
-    collections: list[str] = Field(description="Collections in which their searches differ")
-    state: Literal["preparing", "running", "accepted", "rejected", "stopped"] = Field(
-        description="Preparing: the candidate's vectors are being built"
-    )
-    says: str = Field(description="The state as a sentence")
-    wins: int = Field(description="Decided searches that the candidate wins")
-    decided: int = Field(description="Searches that count")
-    started: str
-    ended: str | None
-
-
 @router.post(
     "/models/{version}/test",
     status_code=201,
@@ -414,13 +442,13 @@ async def start_live_test(request: Request, runtime: Service, version: str) -> R
     with _refusing(version):
         test = await runtime.live_tests.start(version)
     audit("test", request.scope, version=version)
-    return _show_test(runtime, test, Standing(), status=201)
+    return json_response(_show_test(runtime, test, Standing()), status=201)
 
 
 @router.get("/models/{version}/test", **describe(Role.READ, LiveTestOut, raises=[NotFound]))
 async def read_live_test(runtime: Service, version: str) -> Response:
     """Return how the last live test stands or ended, if it was of this version."""
-    return _show_test(runtime, *await runtime.live_tests.get(version))
+    return json_response(_show_test(runtime, *await runtime.live_tests.get(version)))
 
 
 @router.delete("/models/{version}/test", **describe(Role.ADMIN, LiveTestOut, raises=[NotFound, Storage]))
@@ -428,14 +456,14 @@ async def stop_live_test(request: Request, runtime: Service, version: str) -> Re
     """Stop the live test of a version. The active version stays."""
     test = await runtime.live_tests.stop(version)
     audit("stop-test", request.scope, version=version)
-    return _show_test(runtime, test, Standing(test.wins, test.decided))
+    return json_response(_show_test(runtime, test, Standing(test.wins, test.decided)))
 
 
-def _show_test(runtime: Runtime, test: LiveTest, standing: Standing, status: int = 200) -> Response:
+def _show_test(runtime: Runtime, test: LiveTest, standing: Standing) -> dict[str, Any]:
     def show_time(at: float | None) -> str | None:
         return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
-    shown = {
+    return {
         "version": test.candidate,
         "active": test.active,
         "collections": test.collections,
@@ -446,7 +474,6 @@ def _show_test(runtime: Runtime, test: LiveTest, standing: Standing, status: int
         "started": show_time(test.started),
         "ended": show_time(test.ended),
     }
-    return json_response(shown, status=status)
 
 
 @router.get("/retraining", **describe(Role.READ, Retraining))

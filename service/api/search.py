@@ -54,7 +54,7 @@ from service.api.search_plan import (
     show_facets,
 )
 from service.batching.request import Answer
-from service.corpus.interleaving import Side
+from service.corpus.interleaving import Side, name_search
 from service.corpus.recent_searches import sum_up
 from service.corpus.rewriting import Rewritten
 from service.corpus.search import Page, Query, Rival, Search
@@ -380,8 +380,7 @@ async def _plan(
 class Stages:
     """What the stages of a search say about the pages of an answer."""
 
-    shown_ids: list[list[str]] = field(default_factory=list)
-    sides: list[Side] = field(default_factory=list)  # Of the hits of a tested search, which has one page.
+    shown: list[list[tuple[str, Side]]] = field(default_factory=list)  # Ids, and sides of a tested search.
     reranker: str = ""
     tokens: list[int] = field(default_factory=list)
     faults: dict[str, None] = field(default_factory=dict)
@@ -392,9 +391,7 @@ class Stages:
 
     def note(self, pages: list[Page]) -> None:
         self.pages = [page._replace(hits=[]) for page in pages]
-        self.shown_ids = [[hit.document.id for hit in page.hits[:MAX_SHOWN]] for page in pages]
-        if pages[0].seconds is not None:
-            self.sides = [hit.side for hit in pages[0].hits[:MAX_SHOWN]]
+        self.shown = [[(hit.document.id, hit.side) for hit in page.hits[:MAX_SHOWN]] for page in pages]
         for page in pages:
             self.reranker = page.reranker or self.reranker
             self.tokens += page.tokens
@@ -459,7 +456,7 @@ async def _search(request: Request, runtime: Runtime, plan: Plan, answer: dict[s
         search_ids = _note(runtime, plan, visitor, find_tenant(request), stages, rival)
         embedded = embedded._replace(tokens=[*embedded.tokens, *stages.tokens])
         headers = inference_headers(generation.version, embedded, texts, request.scope["started"])
-        if plan.where is not None and not any(stages.shown_ids):
+        if plan.where is not None and not any(stages.shown):
             notes |= await find_warnings(request, runtime, plan.filter, plan.collection)
         unknown = await find_facet_warnings(request, runtime, plan.facets, stages.pages, plan.collection)
         stages.facet_faults |= dict.fromkeys(unknown)
@@ -494,10 +491,15 @@ def _note(
         visitor=visitor,
         pinned=plan.version is not None,
         tenant=tenant,
-        test="" if rival is None else rival.coins.test,
-        sides=stages.sides,
     )
-    return [note(query.text, ids) for query, ids in zip(plan.queries, stages.shown_ids, strict=True)]
+    names = [""] * len(plan.queries)
+    if runtime.settings.live_test:  # An untested search must not be told from a tested one.
+        coins = None if rival is None else rival.coins
+        names = [name_search(page, coins) for page in stages.shown]
+    return [
+        note(query.text, [id for id, _ in page], search_id=name)
+        for query, page, name in zip(plan.queries, stages.shown, names, strict=True)
+    ]
 
 
 async def _prepare(

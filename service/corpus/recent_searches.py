@@ -10,7 +10,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from service.corpus.interleaving import Side
 from service.store.values import MAX_QUERY_CHARACTERS, Selection
 
 MAX_CHARACTERS = 8_000_000  # limit for all searches: 8 to 32 MB
@@ -33,8 +32,6 @@ class SearchShown(NamedTuple):
     visitor: str = ""  # hash of the user's id
     pinned: bool = False  # Whether the request named a version, as a comparison does.
     tenant: str = ""  # Only keys of this tenant may refer to the search, if it has one.
-    test: str = ""  # id of the live test that interleaved the hits
-    sides: tuple[Side, ...] = ()  # of the hits in `shown`
 
 
 class SearchSummary(NamedTuple):
@@ -63,15 +60,12 @@ class RecentSearches:
         *,
         pinned: bool = False,
         tenant: str = "",
-        test: str = "",
-        sides: Sequence[Side] = (),
+        search_id: str = "",
     ) -> str:
         """Stores a search and returns its search_id. A search with no or too much text is not stored."""
-        search_id = secrets.token_urlsafe(_RANDOM_BYTES)
+        search_id = search_id or secrets.token_urlsafe(_RANDOM_BYTES)
         if query and len(query) <= MAX_QUERY_CHARACTERS:
-            search = SearchShown(
-                collection, offset, query, tuple(shown), visitor, pinned, tenant, test, tuple(sides)
-            )
+            search = SearchShown(collection, offset, query, tuple(shown), visitor, pinned, tenant)
             self._searches[search_id] = search
             self._characters += _size(search)
             while self._characters > self._max_characters:

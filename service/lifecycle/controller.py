@@ -193,6 +193,9 @@ class Controller:
             self._more_to_purge = await self._corpus.store.tidy()
 
     async def _follow(self) -> None:
+        finished = self._task is not None and self._task.done()  # So `find_tested` sees how the swap ended.
+        # Before the request, because the candidate of a test stays loaded until it is requested.
+        self._tested = await self.find_tested()
         requested = await self.requested()
         facts = await self._known()
         if requested is None:  # The folder cannot be read, or contains no request. A build continues.
@@ -203,7 +206,7 @@ class Controller:
             return
         target, kept = await self._choose(requested, facts)
         if self.swap is not None:
-            await self._go_on(self.swap, target, facts.active, kept=kept)
+            await self._go_on(self.swap, target, facts.active, kept=kept, finished=finished)
         elif target is not None:
             self._begin(target, kept=kept)
         elif facts.building:  # The process ended during a swap.
@@ -226,7 +229,7 @@ class Controller:
         if target is None and not self._form_failed and form != self._loader.get_form(facts.active):
             # A changed precision counts as a decision.
             target = RequestedVersion(facts.active, "activate", "")
-        tested = self._tested = await self.find_tested()
+        tested = self._tested
         if tested and target is not None and target.kind == "want" and self._settings.activate != "auto":
             target = target if target.version == tested else None  # It waits until the test ends.
         if target is not None:
@@ -355,7 +358,9 @@ class Controller:
         self._task = asyncio.create_task(self.swap.run())
         self._task.add_done_callback(lambda _: self.poke())
 
-    async def _go_on(self, swap: Swap, target: RequestedVersion | None, active: str, *, kept: bool) -> None:
+    async def _go_on(
+        self, swap: Swap, target: RequestedVersion | None, active: str, *, kept: bool, finished: bool
+    ) -> None:
         """Decides what happens to the current swap.
 
         A swap to the target version continues. A finished swap is cleaned up, and any other swap is dropped.
@@ -365,10 +370,10 @@ class Controller:
             target: The version to build, if any.
             active: The active version.
             kept: Whether the target version must only be kept loaded.
+            finished: Whether the task of the swap is done.
 
         """
         assert self._task is not None  # noqa: S101  they are set together
-        finished = self._task.done()
         if finished:
             self._form_failed |= swap.state == FAILED and swap.version == active
             self._kept = ""  # The version is active now, or cannot be opened.

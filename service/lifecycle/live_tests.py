@@ -31,7 +31,7 @@ from models.store import ModelStore
 from service.active import Generation
 from service.auth.audit import audit
 from service.corpus.corpus import Corpus
-from service.corpus.interleaving import Coins
+from service.corpus.interleaving import Coins, Side
 from service.errors import Conflict, NotFound, ServiceError
 from service.lifecycle.controller import Controller
 from service.lifecycle.sequential import ALPHA, Outcome, Standing, decide, select
@@ -149,12 +149,10 @@ class LiveTests:
         is `borrowed`.
         """
         running = self._candidate
-        if running is None or running.test.state != "running" or self.find_pause(running.test):
+        coins = self._toss(collection, visitor, query)
+        if running is None or coins is None or generation.version != running.test.active:
             return None
-        if generation.version != running.test.active:
-            return None
-        coins = Coins(running.test.id, visitor, collection, query)
-        if collection not in running.test.collections or coins.share >= self._settings.live_test:
+        if running.test.state != "running" or self.find_pause(running.test):
             return None
         if not running.test.builds:
             return generation.replace_search(running.manifest, running.rankings), coins
@@ -169,10 +167,10 @@ class LiveTests:
         swap = self._controller.swap
         if test.ended or (not self._controller.builds and (not test.builds or self._get_loaded(test))):
             return ""
-        if swap is None:
-            return f"{test.candidate} is opened next."
-        waits = f" It waits: {swap.reason}" if swap.reason else ""
-        return f"{swap.version} is built: {swap.done:,} of {amount(swap.total, 'document')}.{waits}"
+        waits = f" It waits: {swap.reason}" if swap is not None and swap.reason else ""
+        if swap is None or not swap.total:
+            return f"{test.candidate if swap is None else swap.version} is being opened.{waits}"
+        return f"{swap.version} is being built: {swap.done:,} of {amount(swap.total, 'document')}.{waits}"
 
     def _get_loaded(self, test: LiveTest) -> Generation | None:
         """Returns the generation of a candidate with its own vectors, if it is complete."""
@@ -198,6 +196,25 @@ class LiveTests:
             await self._end(before, test, "stopped", swap.reason or "", await self._measure(test))
             return ""
         return test.candidate
+
+    def find_side(
+        self, search_id: str, id: str, collection: str, visitor: str, query: str
+    ) -> tuple[str, Side]:
+        """Returns the id of the running test and the side that chose a hit, or "" and 0.
+
+        Any replica may have answered the search.
+        """
+        coins = self._toss(collection, visitor, query)
+        side: Side = 0 if coins is None else coins.find_side(search_id, id)
+        return (coins.test, side) if coins is not None and side else ("", 0)
+
+    def _toss(self, collection: str, visitor: str, query: str) -> Coins | None:
+        """Returns the coins of a query of a visitor, or None if its searches are not tested."""
+        running = self._candidate
+        if running is None or collection not in running.test.collections:
+            return None
+        coins = Coins(running.test.id, visitor, collection, query)
+        return None if coins.share >= self._settings.live_test else coins
 
     def note_seconds(self, seconds: tuple[float, float]) -> None:
         """Notes the computing time of both sides of a search."""
@@ -262,9 +279,16 @@ class LiveTests:
         Raises:
             NotFound: The last test was not of this version.
         """
-        _, test = await self._read()
-        if test is None or test.candidate != version:
+        found = await self.find_last()
+        if found is None or found[0].candidate != version:
             raise NotFound(f"The last live test was not of {version[:100]!r}, or its results have expired.")
+        return found
+
+    async def find_last(self) -> tuple[LiveTest, Standing] | None:
+        """Returns the last test and how it stands, or None if there was none, or its results have expired."""
+        _, test = await self._read()
+        if test is None:
+            return None
         if test.ended is None:
             return test, await self._measure(test)
         return test, Standing(test.wins, test.decided)
@@ -347,9 +371,6 @@ class LiveTests:
         now = self._corpus.active.generation.version
         if now != test.active:
             return f"{now} became active."
-        swap = self._controller.swap
-        if test.builds and swap is not None and swap.version not in {test.active, test.candidate}:
-            return "" if swap.kept else f"{swap.version} is being activated."
         loaded = self._get_loaded(test) if test.builds else None
         if loaded is not None and (loaded.retired or loaded.fault):
             return loaded.fault or f"The index of {test.candidate} could not follow a write."

@@ -106,8 +106,3 @@ export function addressOf(path, query = {}) {
 export function within(collection, path) {
   return collection === "default" ? path : `collections/${encodeURIComponent(collection)}/${path}`;
 }
-
-/** Returns the path of a document. */
-export function pathOf(collection, id) {
-  return within(collection, `documents/${encodeURIComponent(id)}`);
-}

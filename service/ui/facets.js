@@ -59,7 +59,8 @@ export function facetList(recount, onfilter) {
       ...ranges.map(({ from, to, count }) => [{ ...(from !== undefined && { $gte: from }), ...(to !== undefined && { $lt: to }) }, span(from, to), count]),
       ...values.map(({ value, count }) => [value, String(value), count]),
     ];
-    if (isConstant({ values, ranges, other, missing }) && !(name in (parsed(filter) ?? {}))) return null;
+    const isConstant = values.length + ranges.length + (other > 0) + (missing > 0) < 2;
+    if (isConstant && !(name in (parsed(filter) ?? {}))) return null;
     const rows = wide.has(name) ? all : all.filter(([value], at) => at < LISTED || holds(filter, name, value));
     const more = () => { wide.add(name); onfilter(filter); };
     return h("section", {},
@@ -77,9 +78,6 @@ export function facetList(recount, onfilter) {
 
   return { element, draw };
 }
-
-/** Returns whether all counted documents have the same value. */
-const isConstant = ({ values = [], ranges = [], other, missing }) => values.length + ranges.length + (other > 0) + (missing > 0) < 2;
 
 /** Returns a range as text. Times at midnight are days. */
 function span(from, to) {

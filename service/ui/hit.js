@@ -14,14 +14,14 @@ const WHOLE = 20_000; // characters of a whole text
  * Returns a card.
  *
  * hit: A hit of /search. With `highlight` it has marks and a snippet, with `explain` a button for the reasons.
- * query: Thumbs judge it. "" means none.
+ * query, searchId: Thumbs judge the query, in the search with this id. "" means none.
  * heading: Element name of the title. Without a title, the snippet is the heading.
  * own: id -> relevant (judgements.js).
  * onfilter: Called with a field and a value.
  * unshown: Fields whose values are not shown.
  * notes: More elements below the text.
  */
-export function hitCard({ hit, rank, query, own, heading = "h3", onfilter = null, unshown = [], notes = [], onjudged = () => {} }) {
+export function hitCard({ hit, rank, query, searchId, own, heading = "h3", onfilter = null, unshown = [], notes = [], onjudged = () => {} }) {
   const { title = "", text = "", highlights, passage } = hit;
   const pairs = indicesOf(text, highlights?.text ?? []);
   const [start, end] = snippetOf(hit);
@@ -43,7 +43,7 @@ export function hitCard({ hit, rank, query, own, heading = "h3", onfilter = null
         start > 0 || end < text.trimEnd().length ? toggle("whole text", whole, fold) : "", why, ...notes),
       reasons,
       onfilter ? chips(hit.metadata ?? {}, onfilter, unshown) : ""),
-    query && session.may("write") ? thumbs(query, hit.id, own, onjudged) : "");
+    query && session.may("write") ? thumbs({ query, id: hit.id, search_id: searchId }, own, onjudged) : "");
 }
 
 const marked = (text, start, end, pairs) => pieces(text, start, end, pairs).map(([piece, is]) => (is ? h("mark", {}, piece) : piece));
@@ -63,12 +63,12 @@ function chips(metadata, onfilter, unshown) {
       h("span", {}, `${field} `), String(value).slice(0, 60))));
 }
 
-function thumbs(query, id, own, onjudged) {
+function thumbs({ id, ...search }, own, onjudged) {
   const buttons = [[true, "up", "Relevant"], [false, "down", "Not relevant"]].map(([relevant, picture, label]) => {
     const press = async () => {
       const wanted = own.get(id) === relevant ? null : relevant;
       try {
-        await judge(query, id, wanted);
+        await judge({ ...search, id, relevant: wanted });
         if (wanted === null) own.delete(id);
         else own.set(id, wanted);
         say(wanted === null ? "Judgment removed." : `Stored: ${label.toLowerCase()}.`);

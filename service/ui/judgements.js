@@ -35,14 +35,14 @@ async function load() {
 const note = (all, query, id, relevant) => all.set(query, (all.get(query) ?? new Map()).set(id, relevant));
 
 /** Stores a judgment, or removes it if `relevant` is null. */
-export async function judge(query, id, relevant) {
+export async function judge({ query, id, relevant, search_id }) {
   const all = await judged();
   if (relevant === null) {
     await remove(within(session.collection, "feedback"), { query, id, key: owner() });
     all.get(query)?.delete(id);
     if (!all.get(query)?.size) all.delete(query);
   } else {
-    await post(within(session.collection, "feedback"), { query, id, relevant });
+    await post(within(session.collection, "feedback"), { query, id, relevant, search_id });
     note(all, query, id, relevant);
   }
 }

@@ -217,6 +217,7 @@ def others() -> Iterator[Case]:
         "GET /ready": ("/ready", 200),
         "GET /metrics": ("/metrics", 200),
         "GET /collections": ("/collections", 422),
+        "GET /models/{version}": (f"/models/{name}", 404),
         "GET /models/{version}/report": (f"/models/{name}/report", 404),
         "GET /models/{version}/report/{file}": (f"/models/{name}/report/{name}", 404),
         "POST /models/{version}/activate": (f"/models/{name}/activate", 404),

@@ -217,7 +217,7 @@ def test_the_client_for_asyncio_gives_the_same(service: str) -> None:
                 marked = await client.search("window", highlight=True)
                 assert marked.hits == waiting.search("window", highlight=True).hits
                 assert await client.suggest("win") == waiting.suggest("win")
-                assert await client.judge("window", "async", relevant=False, user="7") == 1
+                assert await client.judge("window", "async", relevant=False, user="7", search_id="s") == 1
                 assert await client.report("made-up", "async", query="window") == 1
                 assert await client.count({"n": 9}) == waiting.count({"n": 9})
                 assert await client.list_documents({"n": 9}) == waiting.list_documents({"n": 9})

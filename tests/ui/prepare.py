@@ -1,9 +1,9 @@
 """Makes a models folder for tests of the page: two usable versions, and one that the gate refused.
 
-    python -m tests.ui.prepare FOLDER tiny|default|rerankers        with the Python that runs the service
+    python -m tests.ui.prepare FOLDER tiny|default|rerankers|rankings  with the Python that runs the service
 
 Creates FOLDER/models, and prints the version that tests activate second. With `rerankers`, the folder has one
-encoder and two rerankers.
+encoder and two rerankers, and with `rankings` two versions with the same encoder.
 """
 
 import json
@@ -11,10 +11,12 @@ import shutil
 import sys
 from pathlib import Path
 
+from benchmarks.live_week import add_version
 from models.files.retrainings import write_progress, write_runs
 from models.manifest import ANSWERS, REPORT, REPORT_PAGE, Gate, Manifest
 from models.publishing.default import default_source
 from models.publishing.publish import publish
+from models.search.ranking import Ranking
 from models.store import ModelStore
 from tests.parts.rerankers import publish_reranker
 from tests.tiny import tiny_source
@@ -79,6 +81,11 @@ def main() -> None:
         first_reranker, other = (publish_reranker(store.root, seed) for seed in (0, 1))
         store.request_reranker(first_reranker)
         print(other)
+        return
+    if model == "rankings":
+        plain = publish(store, tiny_source(folder / "source"), origin="made for tests").version
+        store.request(plain)
+        print(add_version(store, plain, ranking=Ranking(weights={"length": 5.0})))
         return
     if model == "tiny":
         sources = [tiny_source(folder / f"source-{seed}", seed=seed) for seed in (0, 1)]

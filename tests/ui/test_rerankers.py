@@ -76,7 +76,7 @@ def test_a_reranker_is_activated_and_rolled_back_by_itself(page: Watched, rerank
     expect(cards[first].locator(".pill")).to_have_text("active reranker")
     expect(cards[second].locator(".pill")).to_have_text("published reranker")
     expect(cards[active].locator(".pill")).to_have_text("active")
-    expect(cards[first].get_by_role("button", name="Activate …")).to_have_count(0)
+    expect(cards[first].get_by_role("button", name="Activate …", exact=True)).to_have_count(0)
     expect(page.the(".version-card").get_by_text("ompare")).to_have_count(0)
     expect(page.the("button.danger")).to_have_count(0)
     page.check_accessible()
@@ -91,6 +91,15 @@ def test_a_reranker_is_activated_and_rolled_back_by_itself(page: Watched, rerank
     page.the("dialog").get_by_role("button", name="Roll back").click()
     expect(cards[first].locator(".pill")).to_have_text("active reranker")
     assert reranked.state["active"] == first
+    cards[first].get_by_role("button", name="Deactivate …").click()
+    expect(page.the("dialog")).to_contain_text("Searches are no longer reranked.")
+    page.the("dialog").get_by_role("button", name="Deactivate").click()
+    expect(cards[first].locator(".pill")).to_have_text("retired reranker")
+    expect(page.button("Deactivate …")).to_have_count(0)
+    assert reranked.state["active"] is None
+    page.button("Roll back the reranker …").click()
+    page.the("dialog").get_by_role("button", name="Roll back").click()
+    expect(cards[first].locator(".pill")).to_have_text("active reranker")
     assert reranked.service.get("/models")["active"] == active
 
 

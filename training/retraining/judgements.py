@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from training.errors import TrainingError
 from training.mining.pairs import folded
 from training.retraining.documents import get_collection
-from training.retraining.split import Part, place, sides
+from training.retraining.split import Part, assign_queries, place
 from training.retraining.trust import build_visitor, get_number
 from training.text.lines import Record, build_text, layout, read_records, valid
 from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_feedback, qualified, shown
@@ -197,7 +197,7 @@ def judged(
         }
         for query, each in clicked.items()
     }
-    split = sides(relevants, share, may_decide, learned, may_judge)
+    split = assign_queries(relevants, share, may_decide, learned, may_judge)
     held = bounded(split.judge, keys)
     unknown_to_all = {query: relevants[query] for query in may_judge if query not in split.known}
     counts[KEPT] = len(relevants) - len(may_judge) + len(split.judge) - len(held)

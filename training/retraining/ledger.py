@@ -24,18 +24,21 @@ _TESTS = "tests"
 
 def read(store: ModelStore, part: str) -> dict[str, Any]:
     """Returns a part of FILE_NAME. Returns an empty dict if the file or the part is missing or damaged."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return dict(read_json(store.root / FILE_NAME)[part])
+    with contextlib.suppress(ValueError, TypeError):
+        return dict(_read_all(store).get(part, {}))
     return {}
 
 
 def remember(store: ModelStore, part: str, entries: Mapping[str, Any]) -> None:
     """Adds entries to a part of the file."""
-    file = store.root / FILE_NAME
-    content: dict[str, Any] = {}
+    content = _read_all(store) | {part: read(store, part) | dict(entries)}
+    replace_text(store.root / FILE_NAME, json.dumps(content) + "\n")
+
+
+def _read_all(store: ModelStore) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, TypeError):
-        content = dict(read_json(file))
-    replace_text(file, json.dumps(content | {part: read(store, part) | dict(entries)}) + "\n")
+        return dict(read_json(store.root / FILE_NAME))
+    return {}
 
 
 def count_test(store: ModelStore, names: Sequence[str]) -> float:

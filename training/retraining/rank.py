@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -287,14 +286,11 @@ def _add_scores(name: str, examples: Sequence[Example], url: str, reranker: Mani
     """Adds the scores of a reranker to the candidates."""
     queries = [each.query for each in examples]
     found = fetch_reranked(url, name, queries, MAX_RANKED + MAX_RECALLED, reranker.version)
-    return [
-        each._replace(
-            reranked=remove_activation(
-                np.array([scores.get(id, np.nan) for id in each.ids], np.float32), reranker.activation
-            )
-        )
-        for each, scores in zip(examples, found, strict=True)
-    ]
+    added = []
+    for each, known in zip(examples, found, strict=True):
+        scores = np.array([known.get(id, np.nan) for id in each.ids], np.float32)
+        added.append(each._replace(reranked=remove_activation(scores, reranker.activation)))
+    return added
 
 
 def _add_late(
@@ -462,7 +458,7 @@ def run(options: argparse.Namespace) -> int:
     def work() -> int:
         with alone(store):
             found = read_judged(config, store, to_stderr)
-            outcome = rank(found, config, store, _print, publishing=not options.dry_run)
+            outcome = rank(found, config, store, print, publishing=not options.dry_run)
         return 0 if options.dry_run else tell(outcome._replace(verdict=None))
 
     return finish(work)
@@ -476,7 +472,3 @@ def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:
     return judged(
         found, dict(zip(ids, ids, strict=True)), table.held_out, table.trusted, learned, used.clicked
     )
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")

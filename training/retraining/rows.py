@@ -85,16 +85,13 @@ def build_corpus(
         TrainingError: A retraining has no rows of that kind.
 
     """
+    documents = [document for document in documents if plain(document.text) not in withheld]
     if kind is TEXTS:
-        texts = (document.text for document in documents if plain(document.text) not in withheld)
-        return Corpus.of(texts, "what may be trained on")
+        return Corpus.of((document.text for document in documents), "what may be trained on")
     parts: dict[str, list[Document]] = {}
     for document in documents:
-        if plain(document.text) not in withheld:
-            bare = plain(document.title) in withheld
-            parts.setdefault(document.collection, []).append(
-                document._replace(title="") if bare else document
-            )
+        bare = plain(document.title) in withheld
+        parts.setdefault(document.collection, []).append(document._replace(title="") if bare else document)
     if kind is LISTS and active is not None:
         return _lists(parts, active, withheld, queried or {}, service, reranker)
     if kind not in (PAIRS, TRIPLES):
@@ -151,24 +148,18 @@ def _lists(
         )
         if not withheld & {plain(query.text), plain(query.rest)}
     ]
-    if not every and reranker:
+    if not every:
         raise NothingToLearn(
             "A reranker teaches with unjudged queries of users, and there are none. Once clients send "
             "events, set events.queries = true."
+            if reranker
+            else f"No query can be made of the text: a collection needs {LISTED} documents, and some of them "
+            "a title, headings or two sentences."
         )
-    if not every:
-        raise NothingToLearn(
-            f"No query can be made of the text: a collection needs {LISTED} documents, and some of them a "
-            "title, headings or two sentences."
-        )
-
-    def order(named: tuple[str, Query]) -> tuple[bool, bytes, str]:
-        """Puts queries of users first, then sorts by a hash, so each run chooses the same queries."""
-        collection, query = named
-        return query.source is not None, sha256(query.text.encode()).digest(), collection
-
+    # Queries of users come first. Then a hash decides, so each run chooses the same queries.
+    every.sort(key=lambda each: (each[1].source is not None, sha256(each[1].text.encode()).digest(), each[0]))
     queries_in: dict[str, list[Query]] = {}
-    for collection, query in sorted(every, key=order)[:MAX_LISTS]:
+    for collection, query in every[:MAX_LISTS]:
         queries_in.setdefault(collection, []).append(query)
     teacher = active()
     listed = (

@@ -26,9 +26,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -55,7 +53,6 @@ from training.text.service import fetch_count
 log = logging.getLogger(__name__)
 
 _STOPPING_SECONDS = 30.0  # A stopped run ends after its step, or is killed after this time.
-_LOOK_SECONDS = 2.0  # maximum time between two checks of the clock and of requests
 _SIGN_SECONDS = 10.0  # time between two signs of life, even during a run
 _SET_BACK = timedelta(minutes=1)  # If the clock is set back by less, the next run does not move.
 _RUNS_KEPT = 1000  # remembered times of past runs, so that no time gets a second run
@@ -106,21 +103,16 @@ class Schedule:
     Args:
         file: retrain.toml.
         config: The content of `file`.
-        wall: The wall clock, which may jump. None: the clock of the system.
+
+    Attributes:
         look_seconds: The longest wait between two looks at the clock and at requests.
     """
 
+    look_seconds = 2.0
     _child: subprocess.Popen[str] | None = None
 
-    def __init__(
-        self,
-        file: Path,
-        config: Config,
-        wall: Callable[[], datetime] | None = None,
-        look_seconds: float = _LOOK_SECONDS,
-    ) -> None:
-        self.file, self.config, self.look_seconds = file, config, look_seconds
-        self.wall = wall or partial(datetime.now, UTC)
+    def __init__(self, file: Path, config: Config) -> None:
+        self.file, self.config = file, config
         self._stopping, self._writing = threading.Event(), threading.Lock()
         self._models = config.folders.models
         self._seen = self.wall()
@@ -155,15 +147,17 @@ class Schedule:
         A later run on the same text continues the stopped run.
         """
         self._stopping.set()
-        child = self._child  # The other thread sets it to None when the run ends.
-        if child is not None:
+        if (child := self._child) is not None:  # The other thread sets it to None when the run ends.
             child.terminate()
         self._thread.join(_STOPPING_SECONDS)
-        child = self._child
-        if child is not None:
+        if (child := self._child) is not None:
             child.kill()
         self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
         self._write({"next_run": None})
+
+    def wall(self) -> datetime:
+        """Returns the time of the wall clock, which may jump."""
+        return datetime.now(UTC)
 
     def _give_signs(self) -> None:
         while not self._stopping.wait(_SIGN_SECONDS):

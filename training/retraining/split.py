@@ -9,7 +9,7 @@
 The part of a document depends only on a hash of its id (`hold_out`). So each run holds out the same
 documents, even if new documents arrive. A near copy of a document is in no part, because a model that was
 trained on the copy has also seen the document. A document that answers a judged query is moved to the part of
-the query (`sides`).
+the query (`assign_queries`).
 
 Nearly equal queries are connected, too. So the answer of a query that judges is never a positive of a
 training query. The part of a group is that of its document with the smallest hash. A new query on a known
@@ -107,7 +107,7 @@ _STRICT = (JUDGE, DEV, TRAIN)
 Relevant = dict[str, list[str]]  # ids of relevant documents, by query
 
 
-class Sides(NamedTuple):
+class QueryParts(NamedTuple):
     train: Relevant
     dev: Relevant
     judge: Relevant
@@ -116,13 +116,13 @@ class Sides(NamedTuple):
     known: frozenset[str]  # learned directly, by an answer or by a nearly equal query
 
 
-def sides(
+def assign_queries(
     relevant: Mapping[str, Sequence[str]],
     share: float,
     may_judge: Collection[str],
     learned: Collection[str] = (),
     may_choose: Collection[str] = (),
-) -> Sides:
+) -> QueryParts:
     """Assigns all judged queries and their documents to parts.
 
     With at least MIN_TO_FILL queries, queries in `may_choose` are moved from train to dev, until dev has
@@ -158,7 +158,7 @@ def sides(
         same = [id for id in ids if part == JUDGE or parts[id] == part]
         if same and (part != JUDGE or query in may_judge):
             kept[part][query] = same
-    return Sides(kept[TRAIN], kept[DEV], kept[JUDGE], parts, alike, frozenset(known))
+    return QueryParts(kept[TRAIN], kept[DEV], kept[JUDGE], parts, alike, frozenset(known))
 
 
 def plain(text: str) -> str:

@@ -1,6 +1,6 @@
 // One document: its text, metadata, judgments and similar documents.
 
-import { get, getExactly, parsedExactly, pathOf, post, remove, within } from "../api.js";
+import { get, getExactly, parsedExactly, post, remove, within } from "../api.js";
 import { confirmed, facts, foreign, h, prose, say } from "../dom.js";
 import { hitCard } from "../hit.js";
 import { judged } from "../judgements.js";
@@ -79,7 +79,7 @@ function editor(one, then) {
 /** Deletes a document after confirmation. */
 export async function deleted(id) {
   if (!(await confirmed("Delete this document?", `This deletes ${id} and its judgments for good.`, "Delete"))) return false;
-  await remove(pathOf(session.collection, id));
+  await remove(within(session.collection, `documents/${encodeURIComponent(id)}`));
   say("Deleted.");
   document.dispatchEvent(new Event("changed"));
   return true;

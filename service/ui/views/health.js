@@ -25,17 +25,12 @@ const TILES = [
   ["Queue", (now) => now.sum("simile_queue_texts"), (value) => count(value, "text"), "Texts waiting to be embedded (SimileQueueSaturated)"],
   ["Wait", (now) => now.value("simile_queue_wait_seconds"), time, "Expected wait of a new request"],
   ["Embedded", (now, before) => now.rate(before, "simile_tokens_total"), (value) => `${Math.round(value).toLocaleString("en")} tokens/s`, "Tokens computed per second"],
-  ["Cache", (now, before) => share(now, before, "simile_cache_hits_total", "simile_cache_misses_total"), (value) => (Number.isFinite(value) ? percent(value) : "no requests"), "Texts that cost no forward pass"],
+  ["Cache", (now, before) => 1 / (1 + now.rate(before, "simile_cache_misses_total") / now.rate(before, "simile_cache_hits_total")), (value) => (Number.isFinite(value) ? percent(value) : "no requests"), "Texts that cost no forward pass"],
   ["Memory", (now) => now.value("process_resident_memory_bytes"), bytes, "Of this process (SimileMemoryNearLimit)", (now) => now.value("simile_memory_limit_bytes")],
   ["Disk", (now) => now.value("simile_disk_total_bytes", data) - now.value("simile_disk_free_bytes", data), bytes, "Used on the disk of the data (SimileDiskNearlyFull)", (now) => now.value("simile_disk_total_bytes", data)],
   ["Index lag", (now, before) => now.quantile(before, "simile_index_lag_seconds", 0.99), time, "From a commit until its documents are found (SimileIndexLag)"],
   ["Not in the index", (now) => now.value("simile_index_missing_documents"), (value) => count(value, "document"), "Stored, but not yet found by a search (SimileIndexIncomplete)"],
 ];
-
-function share(now, before, part, rest) {
-  const [one, other] = [now.rate(before, part), now.rate(before, rest)];
-  return one / (one + other);
-}
 
 export async function show(main, { signal }) {
   const verdicts = h("div", { class: "verdicts", role: "status" });

@@ -15,7 +15,6 @@ import { synonyms } from "../synonyms.js";
 
 const REST = 150; // milliseconds without a key press before a search starts
 export const MODES = [["", "automatic"], ["hybrid", "hybrid"], ["dense", "dense (meaning)"], ["lexical", "keywords"]];
-
 const RERANK = [["", "rerank: auto"], ["true", "rerank: yes"], ["false", "rerank: no"]];
 const HITS = ["5", "10", "20", "50"].map((number) => [number, count(Number(number), "hit")]);
 const SYNTAX = /(^|\s)-?(title:)?("[^"]*"|(?<=-|title:)[\p{L}\p{N}])/u; // what syntax=true reads otherwise than as text
@@ -86,7 +85,7 @@ export async function show(main, { params, signal, keep }) {
     if (any !== before) unfold();
   }
 
-  function draw({ hits, mode, took_ms: took, id, query_encoder: student, reranker, corrected_query: corrected, warnings = [] }, own, constant) {
+  function draw({ hits, mode, search_id: searchId, took_ms: took, id, query_encoder: student, reranker, corrected_query: corrected, warnings = [] }, own, constant) {
     const modeName = MODES.find(([name]) => name === mode)[1];
     if (!asked.mode) modes.options[0].text = `automatic: ${modeName}`;
     say(`${count(hits.length, "hit")}.`);
@@ -99,7 +98,7 @@ export async function show(main, { params, signal, keep }) {
       syntaxNote(),
       ...warnings.map((warning) => h("p", { class: "note", dir: "auto" }, warning)),
       h("ol", { class: "hits" }, hits.map((hit, at) => hitCard({
-        hit, rank: at + 1, query: asked.q, own, heading: "h2", onfilter: filter.add, unshown: constant,
+        hit, rank: at + 1, query: asked.q, searchId, own, heading: "h2", onfilter: filter.add, unshown: constant,
         notes: [hit.search_place ? h("span", {}, `place ${hit.search_place} before reranking`) : "", h("a", { class: "like", href: `#/search?${new URLSearchParams({ id: hit.id })}` }, "more like this")],
       }))),
       asSnippets(asked, mode));

@@ -1,6 +1,6 @@
 // The model versions by time, with their state, its reason, and possible actions.
 
-import { addressOf, get, key, post } from "../api.js";
+import { addressOf, call, get, key } from "../api.js";
 import { curves } from "../curve.js";
 import { confirmed, facts, foreign, h, later, prose, say, versionName } from "../dom.js";
 import { gainInWords, report } from "../report.js";
@@ -45,7 +45,8 @@ export async function show(main, { signal }) {
   const trouble = h("div"); // why the wanted reranker is not active
   main.append(schedule, trouble, buttons, list);
 
-  const command = retrainCommand(addressOf("").href, await get("info", {}, { signal }), key.get());
+  const info = await get("info", {}, { signal });
+  const command = retrainCommand(addressOf("").href, info, key.get());
 
   async function draw() {
     const { active, models, reranker, schedule: state } = await get("models", {}, { signal });
@@ -55,14 +56,16 @@ export async function show(main, { signal }) {
     const made = madeBy(state?.last_run, models);
     if (told !== (told = JSON.stringify([rest, made]))) schedule.replaceChildren(...scheduleOf(state, hand, command, retrainButton(state), made ? h("button", { type: "button", onclick: () => openReport(made) }, "Read its report") : ""));
     drawRollback(models, active, reranker);
+    const testing = models.find((model) => model.live_test?.ended === null);
     trouble.replaceChildren(reranker.reason ? foreign("p", { class: "problem" }, reranker.reason) : "");
     models.sort((a, b) => (b.created ?? b.version).localeCompare(a.created ?? a.version));
     for (const model of models) {
-      const drawn = JSON.stringify(model);
+      const drawn = JSON.stringify([{ ...model, live_test: null }, testing?.version]);
       const before = cards.get(model.version);
+      before?.reported.test.replaceChildren(...testOf(model));
       if (before?.drawn === drawn) continue;
       const element = before?.element ?? h("li", { class: "card version-card" });
-      const reported = drawVersion(element, model, active, models);
+      const reported = drawVersion(element, model, active, models, testing);
       if (!before) list.append(element);
       cards.set(model.version, { element, drawn, reported });
     }
@@ -71,10 +74,14 @@ export async function show(main, { signal }) {
     }
   }
 
+  /** Returns a button that makes a change after a question and draws the new state, or "" for other roles. */
+  function action(label, path, question, explanation, agree, kind = null) {
+    return session.may("admin") && h("button", { type: "button", class: kind, onclick: () => change(path, question, explanation, agree).then(draw) }, `${label} …`);
+  }
+
   function retrainButton(state) {
-    if (!session.may("admin") || !state?.trainer || ["running", "requested"].includes(state.state)) return "";
-    return h("button", { type: "button", class: "primary", onclick: () => change("retraining", "Retrain now?",
-      "The trainer learns from the judgments, clicks and texts of now. A new version becomes active only if it is better. A ranking takes seconds to minutes, a model up to hours.", "Retrain").then(draw) }, "Retrain …");
+    return state?.trainer && !["running", "requested"].includes(state.state) && action("Retrain", "retraining", "Retrain now?",
+      "The trainer learns from the judgments, clicks and texts of now. A new version becomes active only if it is better. A ranking takes seconds to minutes, a model up to hours.", "Retrain", "primary");
   }
 
   function openReport(version) {
@@ -84,15 +91,14 @@ export async function show(main, { signal }) {
   }
 
   function drawRollback(models, active, { previous }) {
-    const back = session.may("admin") && models.some(({ state, kind }) => state === "retired" && kind !== "reranker");
-    const other = session.may("admin") && previous;
-    if (buttons.dataset.shown === (buttons.dataset.shown = `${back} ${other}`)) return;
-    buttons.replaceChildren(other ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback?kind=reranker", "Go back to the previous reranker?",
-      `${session.nameOf(other)} orders the best hits of searches again. The active version stays.`, "Roll back").then(draw) }, "Roll back the reranker …") : "", back ? h("button", { type: "button", class: "danger", onclick: () => change("models/rollback", "Go back to the previous version?",
-      `The version before ${session.nameOf(active)} answers searches again, with its own vectors. ${session.nameOf(active)} is not used again until you activate it.`, "Roll back").then(draw) }, "Roll back …") : "");
+    const back = models.some(({ state, kind }) => state === "retired" && kind !== "reranker");
+    if (buttons.dataset.shown === (buttons.dataset.shown = `${back} ${previous}`)) return;
+    buttons.replaceChildren(...[previous && action("Roll back the reranker", "models/rollback?kind=reranker", "Go back to the previous reranker?",
+      `${session.nameOf(previous)} orders the best hits of searches again. The active version stays.`, "Roll back", "danger"), back && action("Roll back", "models/rollback", "Go back to the previous version?",
+      `The version before ${session.nameOf(active)} answers searches again, with its own vectors. ${session.nameOf(active)} is not used again until you activate it.`, "Roll back", "danger")].filter(Boolean));
   }
 
-  function drawVersion(element, model, active, models) {
+  function drawVersion(element, model, active, models, testing) {
     const reranks = model.kind === "reranker";
     const [word, meaning] = (reranks ? RERANKER_STATES : STATES)[model.state];
     const building = model.state === "building" && model.total;
@@ -101,12 +107,11 @@ export async function show(main, { signal }) {
     element.replaceChildren(
       h("div", { class: "row between" },
         h("h2", {}, h("span", { class: `pill ${model.state}` }, word), versionName(model.version, session.nameOf(model.version))),
-        model.version === active || (reranks && model.state === "active") ? "" : h("div", { class: "row" }, reranks ? "" : comparing(model),
-          session.may("admin") && model.state !== "building"
-            ? h("button", { type: "button", onclick: () => activate(model).then(draw) }, "Activate …") : "")),
+        h("div", { class: "row" }, model.version !== active && !reranks && [comparing(model), testOn(model, testing)], model.version !== active && activation(model))),
       h("p", { class: "note" },
         meaning, parent ? ` Trained from ${session.nameOf(parent.version)}.` : "",
         reported.row),
+      reported.test,
       model.reason ? foreign("p", { class: model.state === "refused" ? "reason" : "problem" }, `${model.reason}`) : "",
       building ? progressOf(model) : "",
       model.canary?.overlap_at_10 < 1 ? h("p", {}, `It changes ${percent(1 - model.canary.overlap_at_10)} of the first ten hits, against the version active when it was built (${count(model.canary.queries, "query")}).`) : "",
@@ -118,9 +123,25 @@ export async function show(main, { signal }) {
   /** Returns a link to compare the version, or a button to open it for an admin. */
   function comparing(model) {
     if (model.loaded && model.state !== "building") return h("a", { class: "button", href: `#/compare?${new URLSearchParams({ b: model.version })}` }, "Compare");
-    if (!session.may("admin") || ["building", "failed"].includes(model.state)) return "";
-    return h("button", { type: "button", onclick: () => change(`models/${encodeURIComponent(model.version)}/keep?seconds=${KEEP}`, "Open this version to compare?",
-      `${session.nameOf(model.version)} is opened next to the active version for ${duration(KEEP)}. It embeds missing documents in the background and needs memory. This does not activate it.`, "Open").then(draw) }, "Open to compare …");
+    return !["building", "failed"].includes(model.state) && action("Open to compare", `${pathOf(model)}/keep?seconds=${KEEP}`, "Open this version to compare?",
+      `${session.nameOf(model.version)} is opened next to the active version for ${duration(KEEP)}. It embeds missing documents in the background and needs memory. This does not activate it.`, "Open");
+  }
+
+  /** Returns a button that starts or stops a live test of the version. One test runs at a time. */
+  function testOn(model, testing) {
+    const name = session.nameOf(model.version);
+    if (testing) return testing === model && action("Stop test", `${pathOf(model)}/test`, "Stop the live test?", `Searches show hits of the active version alone again. ${name} is not activated, and its results so far are kept.`, "Stop", "danger");
+    return info.live_test > 0 && !["building", "failed"].includes(model.state) && action("Start test", `${pathOf(model)}/test`, "Start a live test?",
+      `${percent(info.live_test)} of the searches show hits of ${name} and of the active version in turn. Clicks decide: it becomes active if it wins. Otherwise the active version stays.`, "Start");
+  }
+
+  function activation({ version, kind, state, canary }) {
+    const path = `${pathOf({ version })}/activate`;
+    const refused = state === "refused" ? " The gate rejected it. Activating it overrules the gate." : "";
+    if (kind === "reranker" && state === "active") return action("Deactivate", "models/deactivate", "Deactivate the reranker?", "Searches are no longer reranked. The active version stays. Roll back the reranker to use it again.", "Deactivate");
+    if (kind === "reranker") return state !== "building" && action("Activate", path, "Activate this reranker?", `${session.nameOf(version)} orders the best hits of searches again, when it is open. It replaces the active reranker. The active version stays.${refused}`, "Activate");
+    const known = canary ? ` ${percent(canary.overlap_at_10)} of first pages stay the same.` : " The change of first pages is measured before this version becomes active.";
+    return state !== "building" && action("Activate", path, "Activate this version?", `${session.nameOf(version)} embeds missing documents in the background, then model and index change at once. Requests are answered meanwhile.${known}${refused}`, "Activate");
   }
 
   await draw();
@@ -128,14 +149,17 @@ export async function show(main, { signal }) {
   signal.addEventListener("abort", () => clearInterval(timer));
 }
 
-/** Returns recipe and gain of a version, and its report after it is opened. */
-function reportOf({ version, gate }, atOnce) {
-  const ask = () => get(`models/${encodeURIComponent(version)}/report`);
+/** Returns the state of the version's live test. */
+const testOf = ({ live_test: test }) => (test ? [h("b", {}, test.ended ? `Live test, ended ${moment(test.ended)}: ` : `Live test since ${moment(test.started)}: `), test.says] : []);
+
+/** Returns recipe and gain of a version, the state of its live test, and its report after it is opened. */
+function reportOf(model, atOnce) {
+  const ask = () => get(`${pathOf(model)}/report`);
   const row = foreign("span", {});
   const tell = ({ gains: [gain] = [], summary: [first] = [], meta: { recipe } = {} }) =>
     row.replaceChildren(recipe ? ` Recipe ${recipe}.` : "", recipe === "ranking" ? ` ${first}` : gain ? ` ${gainInWords(gain)}.` : "");
-  if (gate === "on" && atOnce) ask().then(tell, () => {}); // Opening the report shows the error.
-  return { row, details: later("The gate's report", async () => report(await ask(), version)) };
+  if (model.gate === "on" && atOnce) ask().then(tell, () => {}); // Opening the report shows the error.
+  return { row, test: foreign("p", {}, testOf(model)), details: later("The gate's report", async () => report(await ask(), model.version)) };
 }
 
 /** Returns the version that a run published, also as refused, or undefined. */
@@ -194,22 +218,12 @@ function flat(scores, path = "") {
     (typeof value === "number" ? [[path + name, value]] : typeof value === "object" ? flat(value, `${path}${name}.`) : []));
 }
 
-async function activate(model) {
-  const known = model.canary ? ` ${percent(model.canary.overlap_at_10)} of first pages stay the same.` : " The change of first pages is measured before this version becomes active.";
-  const refused = model.state === "refused" ? " The gate rejected it. Activating it overrules the gate." : "";
-  const path = `models/${encodeURIComponent(model.version)}/activate`;
-  if (model.kind === "reranker") {
-    await change(path, "Activate this reranker?", `${session.nameOf(model.version)} orders the best hits of searches again, when it is open. It replaces the active reranker. The active version stays.${refused}`, "Activate");
-    return;
-  }
-  await change(path, "Activate this version?",
-    `${session.nameOf(model.version)} embeds missing documents in the background, then model and index change at once. Requests are answered meanwhile.${known}${refused}`, "Activate");
-}
+const pathOf = ({ version }) => `models/${encodeURIComponent(version)}`;
 
 async function change(path, question, explanation, agree) {
   if (!(await confirmed(question, explanation, agree))) return;
   try {
-    await post(path, undefined);
+    await call(agree === "Stop" ? "DELETE" : "POST", path);
     say("Done.");
   } catch (error) {
     await confirmed("The service rejected this", prose(error.message), "Understood");

@@ -35,7 +35,7 @@ read POST /rerank /v1/rerank /v2/rerank /predict /mcp
 read GET /v1/models /search /suggest /documents /documents/count /documents/{id:anything} /feedback
 read GET /feedback/count /feedback/summary /me /map /events /events/count /info /examples /models /collections
 read GET /collections/{collection}/synonyms
-read GET /models/{version}/test
+read GET /models/{version} /models/{version}/test
 read GET /retraining /models/{version}/report /models/{version}/report/{file}
 write POST /documents /files /files/preview /feedback /events
 write DELETE /documents /documents/{id:anything} /feedback /events /collections/{collection}

@@ -1,12 +1,15 @@
 """Team-draft interleaving: fair, without repeated hits, and the same on every page."""
 
+from base64 import urlsafe_b64decode
 from collections import Counter
 from itertools import permutations
 
 import numpy as np
 import pytest
 
-from service.corpus.interleaving import Coins, Side, draft
+from service.corpus.interleaving import Coins, Side, draft, name_search
+
+SIDES: tuple[Side, ...] = (-1, 0, 1)
 
 
 def coins(seed: int) -> Coins:
@@ -72,3 +75,26 @@ def test_a_share_of_the_visitors_and_queries_is_tested() -> None:
     shares = np.array([coins(seed).share for seed in range(2000)])
     assert abs(np.mean(shares < 0.3) - 0.3) < 4 * np.sqrt(0.21 / 2000)
     assert coins(7).share == coins(7).share != Coins("other", "visitor-7", "default", "red river").share
+
+
+def test_only_the_coins_of_a_search_read_its_sides() -> None:
+    sides: list[Side] = [1, -1, 0, 1, -1]
+    hits = [(f"d{at}", sides[at % 5]) for at in range(20)]
+    names = [name_search(hits, coins(1)) for _ in range(500)]
+    assert [coins(1).find_side(names[0], id) for id, _ in hits] == [side for _, side in hits]
+    assert {len(name) for name in (*names, name_search(hits, None))} == {64}
+    others = (coins(2), Coins("another", "visitor-1", "default", "red river"))
+    wrong = [other.find_side(name, id) for other in others for name in names for id, _ in hits]
+    assert sum(map(abs, wrong)) < 0.01 * len(wrong)
+    assert {coins(1).find_side(name, "d0") for name in ("short", "é" * 12, "?" * 64, "")} == {0}
+
+
+def test_a_search_id_shows_no_side() -> None:
+    """Each bit is as often set in the codes of either side, and no code comes back in another search."""
+    ends = [
+        [urlsafe_b64decode(name_search([("a", side)], coins(at)) + "==")[-2:] for at in range(2000)]
+        for side in SIDES
+    ]
+    bits = np.array([[[*f"{int.from_bytes(end):016b}"] for end in each] for each in ends], int)
+    assert np.abs(bits.mean(axis=1) - 0.5).max() < 4.5 * np.sqrt(0.25 / 2000)
+    assert len({name_search([("a", 1)], coins(1)) for _ in range(100)}) == 100

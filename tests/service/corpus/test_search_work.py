@@ -5,6 +5,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,7 @@ def test_both_rankings_of_a_query_are_made_at_once(
 ) -> None:
     """The dense search ends after the keyword search, and is waited for even if that fails."""
     worded, waits, ended = (threading.Event() for _ in range(3))
-    nearest, search, wait = Snapshot.nearest_words, Index.search, searching.wait
+    nearest, search = Snapshot.nearest_words, Index.search
 
     def lexical(*arguments: Any) -> Any:
         worded.set()
@@ -195,7 +196,7 @@ def test_both_rankings_of_a_query_are_made_at_once(
         waits.set()
         return wait(searches)
 
-    monkeypatch.setattr(searching, "wait", waiting)
+    monkeypatch.setattr("service.corpus.search.wait", waiting)
     monkeypatch.setattr(Snapshot, "nearest_words", lexical)
     monkeypatch.setattr(Index, "search", dense)
     response = client.get("/search", params={"q": TEXTS[3], "mode": "hybrid", "k": 1})

@@ -1,7 +1,7 @@
 """Live tests of versions with another encoder: building, testing, and cleaning up after each way to end."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,11 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from service.errors import Conflict
+from service.errors import Conflict, Unhealthy
 from service.lifecycle import live_tests
 from service.lifecycle.builder import HARMLESS
-from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT
+from service.lifecycle.live_tests import LiveTests
+from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT, Standing
 from service.store.sql.connection import fetch_column
 from tests.parts.places import DOCUMENTS, Place, break_model, count_embedded
 from tests.service.lifecycle.test_capacity import second_version, write
@@ -36,8 +37,8 @@ def client(place: Place) -> Iterator[TestClient]:
         yield client
 
 
-def find(client: Any, query: str, **params: Any) -> dict[str, Any]:
-    answer = client.get("/search", params={"q": query, "mode": "dense", "k": "10"} | params)
+def find(client: Any, query: str, at: str = "", **params: Any) -> dict[str, Any]:
+    answer = client.get(f"{at}/search", params={"q": query, "mode": "dense", "k": "10"} | params)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
@@ -70,18 +71,29 @@ def is_tested(place: Place, candidate: str, active: str = "", query: str = UNLIK
     return True
 
 
-def click_until_over(place: Place, candidate: str, liked: str, first: int = 0) -> dict[str, Any]:
-    """Clicks, as new visitors, on the hits that the version `liked` likes best, until the test is over."""
-    vectors = place.oracle.of(liked)
-    for at in range(first, first + 1000):
-        query = UNLIKE[at % len(UNLIKE)]
-        found = find(place.client, query, user=f"visitor-{at}")
-        best = max(found["hits"], key=lambda hit: float(vectors[hit["text"]] @ vectors[query]))
-        event = {"search_id": found["search_id"], "id": best["id"], "type": "click"}
-        assert place.client.post("/events", json=event).status_code == 200
-        if at % 10 == 0 and (told := state(place.client, candidate))["state"] not in {"preparing", "running"}:
+def click_until_over(
+    client: Any,
+    oracle: Oracle,
+    candidate: str,
+    liked: str,
+    first: int = 0,
+    queries: Sequence[str] = UNLIKE,
+    at: str = "",
+) -> dict[str, Any]:
+    """Clicks, as new visitors, on the hits that the version `liked` likes best, until the test is over.
+
+    `at` is the path of a collection.
+    """
+    vectors = oracle.of(liked)
+    for number in range(first, first + 1000):
+        query = queries[number % len(queries)]
+        found = find(client, query, at, user=f"visitor-{number}")
+        likes = {hit["id"]: float(vectors[hit["text"]] @ vectors[query]) for hit in found["hits"]}
+        event = {"search_id": found["search_id"], "id": max(likes, key=likes.__getitem__), "type": "click"}
+        assert client.post(f"{at}/events", json=event).status_code == 200
+        if number % 10 == 0 and (told := state(client, candidate))["ended"]:
             return told
-    raise AssertionError(state(place.client, candidate))
+    raise AssertionError(state(client, candidate))
 
 
 def generations(place: Place) -> list[str]:
@@ -112,13 +124,13 @@ def test_a_better_encoder_wins_with_the_vectors_that_the_test_has_built(
     assert start(client, place.b)["state"] == "preparing"
     place.until(lambda: place.state(place.b)["done"] == 20)
     told = state(client, place.b)
-    assert (told["state"], told["says"]) == ("preparing", f"{place.b} is built: 20 of 60 documents.")
+    assert (told["state"], told["says"]) == ("preparing", f"{place.b} is being built: 20 of 60 documents.")
     assert not is_tested(place, place.b)
     release.set()
     until_running(client, place.b)
     place.until(lambda: is_tested(place, place.b))
     embedded = count_embedded(monkeypatch)
-    told = click_until_over(place, place.b, place.b)
+    told = click_until_over(place.client, place.oracle, place.b, place.b)
     assert (told["state"], told["wins"] / told["decided"] > 0.8) == ("accepted", True)
     assert told["decided"] >= MIN_ACCEPT
     place.until_active(place.b)
@@ -131,7 +143,7 @@ def test_a_better_encoder_wins_with_the_vectors_that_the_test_has_built(
 def test_a_worse_encoder_is_rejected_and_leaves_nothing(place: Place, client: TestClient) -> None:
     start(client, place.b)
     until_running(client, place.b)
-    told = click_until_over(place, place.b, place.a)
+    told = click_until_over(place.client, place.oracle, place.b, place.a)
     assert (told["state"], place.active()) == ("rejected", place.a)
     assert MIN_REJECT <= told["decided"] < MIN_ACCEPT
     until_dropped(place, place.b)
@@ -291,9 +303,57 @@ def test_another_build_refuses_a_test(
     place.until_active(place.b)
 
 
-def test_an_activation_ends_a_test(place: Place, client: TestClient) -> None:
+def test_an_accepted_candidate_stays_loaded_until_it_is_requested(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, looks, released = place.app.state.runtime.controller, [0], threading.Event()
+    find_tested, activate = controller.find_tested, LiveTests._activate
+
+    async def find_and_count() -> str:
+        looks[0] += 1
+        return str(await find_tested())
+
+    async def activate_later(*given: Any) -> None:
+        if not released.is_set():
+            raise Unhealthy("The store is away.")
+        await activate(*given)
+
     start(client, place.b)
     until_running(client, place.b)
+    controller.find_tested = find_and_count
+    monkeypatch.setattr(LiveTests, "_activate", activate_later)
+    monkeypatch.setattr(live_tests, "decide", lambda _: Standing(100, 100, 9.0, "accepted"))
+    until(lambda: state(client, place.b)["state"] == "accepted")
+    seen = looks[0]
+    place.until(lambda: looks[0] > seen + 2)
+    assert place.state(place.b)["loaded"] is True
+    released.set()
+    place.until_active(place.b)
+
+
+def test_a_candidate_that_hangs_ends_its_test(place: Place, client: TestClient) -> None:
+    start(client, place.b)
+    until_running(client, place.b)
+    [candidate] = place.app.state.runtime.active.followers
+    candidate.fault = "A forward pass hangs."
+    until(lambda: state(client, place.b)["state"] == "stopped")
+    assert state(client, place.b)["says"].endswith("A forward pass hangs.")
+    until_dropped(place, place.b)
+
+
+def test_an_activation_pauses_and_ends_a_test(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(client, place.b)
+    until_running(client, place.b)
+    release = place.hold(monkeypatch, place.c, 0)
+    client.post(f"/models/{place.c}/activate")
+    place.until_state(place.c, "building")
+    until(lambda: f"Paused: {place.c} is being built: 0 of 60 doc" in state(client, place.b)["says"])
+    assert not is_tested(place, place.b)
+    client.post(f"/models/{place.a}/activate")
+    place.until(lambda: is_tested(place, place.b))
+    release.set()
     place.activate(place.c)
     until(lambda: state(client, place.b)["state"] == "stopped")
     assert place.c in state(client, place.b)["says"]
@@ -373,8 +433,8 @@ def test_a_night_with_another_encoder_is_tested(place: Place) -> None:
         place.store.request(place.c)
         assert state(client, place.b)["state"] == "running"
         place.until(lambda: is_tested(place, place.b))
-        assert click_until_over(place, place.b, place.a)["state"] == "rejected"
+        assert click_until_over(place.client, place.oracle, place.b, place.a)["state"] == "rejected"
         until(lambda: client.get(f"/models/{place.c}/test").status_code == 200)
         place.until(lambda: is_tested(place, place.c))
-        assert click_until_over(place, place.c, place.c, 2000)["state"] == "accepted"
+        assert click_until_over(place.client, place.oracle, place.c, place.c, 2000)["state"] == "accepted"
         place.until_active(place.c)

@@ -15,7 +15,7 @@ import pytest
 
 from tests import postgres
 from tests.service.conftest import wait_until_active
-from tests.service.lifecycle.test_live_encoders import check_drafted, rank
+from tests.service.lifecycle.test_live_encoders import check_drafted, click_until_over, rank
 from tests.service.lifecycle.test_live_tests import start, state
 from tests.service.process import Service
 from tests.service.swapping import TEXTS, TOLERANCE, Client, Oracle, published
@@ -183,7 +183,7 @@ class World:
 
     def until_built(self, candidate: str) -> None:
         """Waits until the build of a candidate has begun."""
-        self.until(lambda: "is built: " in state(self.client, candidate)["says"])
+        self.until(lambda: "is being built: " in state(self.client, candidate)["says"])
 
     def until_tested(self) -> None:
         """Waits until the clients see interleaved hits."""
@@ -199,18 +199,10 @@ class World:
 
         self.until(is_dropped)
 
-    def click_until_over(self, candidate: str, liked: str, first: int) -> str:
-        vectors = self.oracle.of(liked)
-        for at in range(first, first + 1000):
-            query = self.clients.queries[at % len(self.clients.queries)]
-            params = {"q": query, "mode": "dense", "user": f"judge-{at}"}
-            found = self.client.get(f"{SHELF}/search", params=params).json()
-            best = max(found["hits"], key=lambda hit: float(vectors[hit["text"]] @ vectors[query]))
-            event = {"search_id": found["search_id"], "id": best["id"], "type": "click"}
-            assert self.client.post(f"{SHELF}/events", json=event).status_code == 200
-            if at % 10 == 0 and state(self.client, candidate)["state"] != "running":
-                break
-        return str(state(self.client, candidate)["state"])
+    def click_until_over(self, candidate: str, liked: str, first: int = 0) -> str:
+        queries = self.clients.queries
+        told = click_until_over(self.client, self.oracle, candidate, liked, first, queries, SHELF)
+        return str(told["state"])
 
 
 @pytest.fixture
@@ -240,7 +232,7 @@ def test_a_killed_test_goes_on_or_leaves_nothing(world: World) -> None:
         start(world.client, other)
         world.until_test(other, "running")
         world.until_tested()
-        assert world.click_until_over(other, other, 0) == "accepted"
+        assert world.click_until_over(other, other) == "accepted"
         world.kill()
         wait_until_active(world.client, other)
         world.until(lambda: "active" in list_generations(world.service, world.database))

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from models.manifest import FILE_NAME, FUSION, Manifest, SearchDefaults, version_name
+from benchmarks.live_week import add_version
+from models.manifest import FUSION, SearchDefaults
 from models.publishing.publish import publish
-from models.search.ranking import FOLDER, Ranking
+from models.search.ranking import Ranking
 from models.store import ModelStore
 from service.auth.keys import UNTRUSTED
 from service.lifecycle import live_tests
@@ -31,24 +31,6 @@ LONG, SHORT = (
     Ranking(weights={"length": -5.0, "hybrid": 0.1}),
 )
 Like = Callable[[str], float]
-
-
-def add_version(store: ModelStore, version: str, **changed: Any) -> str:
-    """Publishes a copy of `version` with another `ranking`, other `search` settings, or both."""
-    ranking, search = changed.get("ranking"), changed.get("search", {})
-    old = store.verify(version)
-    name = version_name(datetime.now(UTC), f"{old.origin}-{len(store.versions())}", old.fingerprint)
-
-    def build(folder: Path) -> Manifest:
-        shutil.copytree(
-            store.folder(version), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FILE_NAME)
-        )
-        if ranking is not None:
-            (folder / FOLDER).mkdir()
-            (folder / FOLDER / "default.json").write_text(ranking.model_dump_json())
-        return old.model_copy(update={"version": name, "search": search, "files": {}})
-
-    return store.publish(build).version
 
 
 @pytest.fixture
@@ -79,15 +61,26 @@ def prefers_short(id: str) -> float:
     return -len(TEXTS[id])
 
 
-def click(client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None) -> None:
-    """Searches as a new visitor, and clicks on the hit that this visitor likes best."""
-    params = {"q": QUERIES[at % len(QUERIES)], "k": "10", "user": f"visitor-{at}"}
+def choose(
+    client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Searches as a new visitor. Returns the fields of an event about the hit that the visitor likes best."""
+    sent = {"query": QUERIES[at % len(QUERIES)], "user": f"visitor-{at}"}
+    params = {"q": sent["query"], "k": "10", "user": sent["user"]}
     answer = client.get("/search", params=params, headers=headers)
     assert answer.status_code == 200, answer.text
     best = max(answer.json()["hits"], key=lambda hit: like(hit["id"]))
-    sent = {"search_id": answer.json()["search_id"], "id": best["id"], "type": "click"}
-    stored = client.post("/events", json=sent, headers=headers)
+    return sent | {"search_id": answer.json()["search_id"], "id": best["id"]}
+
+
+def report(client: httpx2.Client, event: dict[str, str], headers: dict[str, str] | None = None) -> None:
+    stored = client.post("/events", json=event | {"type": "click"}, headers=headers)
     assert stored.json() == {"stored": 1, "refused": []}, stored.text
+
+
+def click(client: httpx2.Client, at: int, like: Like, headers: dict[str, str] | None = None) -> None:
+    """Searches as a new visitor, and clicks on the hit that this visitor likes best."""
+    report(client, choose(client, at, like, headers), headers)
 
 
 def state(client: httpx2.Client, version: str) -> dict[str, Any]:
@@ -131,6 +124,10 @@ def test_a_better_ranking_wins_and_becomes_active(place: Place, client: TestClie
     assert "so it was activated" in found["says"]
     place.until_active(place.c)
     assert state(client, place.c) == found, "the verdict stays"
+    listed = {one["version"]: one["live_test"] for one in client.get("/models").json()["models"]}
+    assert listed == {place.a: None, place.b: None, place.c: found}
+    assert client.get(f"/models/{place.c}").json()["live_test"] == found
+    assert client.get("/models/no-version").status_code == 404
     [event] = client.get("/events", params={"limit": 1}).json()["events"]
     assert {"side", "test"}.isdisjoint(event)
 
@@ -144,6 +141,30 @@ def test_a_worse_ranking_is_rejected_and_the_active_version_stays(place: Place, 
     assert ids(client) == ids(client, explain="true")
     assert start(client, place.a)["state"] == "running", "another test may begin"
     assert client.get(f"/models/{place.c}/test").status_code == 404
+
+
+def test_thumbs_count_for_the_side_that_chose_the_hit(place: Place, client: TestClient) -> None:
+    start(client, place.c)
+
+    def judge(at: int, *, relevant: bool) -> None:
+        judgment = choose(client, at, prefers_long) | {"relevant": relevant}
+        stored = client.post("/feedback", json={"feedback": [judgment, judgment | {"id": "absent"}]})
+        assert stored.json()["stored"] == 1, stored.text
+
+    for at in range(20):
+        judge(at, relevant=False)
+    assert state(client, place.c)["decided"] == 0
+    assert client.get("/events/count").json()["count"] == 0
+    for at in range(20, 60):
+        judge(at, relevant=True)
+    found = state(client, place.c)
+    assert (found["wins"] / found["decided"], found["decided"] > 20) == (1, True)
+    events = client.get("/events", params={"limit": 100}).json()["events"]
+    assert {event["type"] for event in events} == {"convert"}
+    judgment = choose(client, 60, prefers_long) | {"relevant": True}
+    client.delete(f"/models/{place.c}/test").raise_for_status()
+    assert client.post("/feedback", json=judgment).json()["stored"] == 1
+    assert client.get("/events/count").json()["count"] == len(events), "no test, no outcome"
 
 
 def test_search_settings_are_tested_too(place: Place) -> None:
@@ -182,6 +203,9 @@ def test_searches_that_a_test_must_not_change_are_answered_as_before(
     plain = ids(client)
     start(client, place.c)
     assert ids(client, explain="true") == plain
+    untested = client.get("/search", params={"q": QUERIES[0], "explain": "true"}).json()
+    tested = client.get("/search", params={"q": QUERIES[0]}).json()
+    assert len(untested["search_id"]) == len(tested["search_id"]), "a client cannot tell them apart"
     for headers in ({"x-model-version": place.b}, {"x-timeout-ms": "1900"}):
         answer = client.get("/search", params={"q": QUERIES[0], "k": 60}, headers=headers)
         assert [hit["id"] for hit in answer.json()["hits"]] == plain
@@ -220,11 +244,15 @@ def test_a_restart_resumes_a_test(place: Place) -> None:
             click(client, at, prefers_long)
         before = state(client, place.c)
         tested = ids(client)
+        pending = [choose(client, at, prefers_long) for at in range(50, 60)]
     with place.serving(live_test=1) as client:
         until(lambda: ids(client) == tested)
         after = state(client, place.c)
         assert (after["decided"], after["started"]) == (before["decided"], begun["started"])
-        assert click_until_over(client, place.c, prefers_long, 40)["state"] == "accepted"
+        for event in pending:
+            report(client, event)
+        assert state(client, place.c)["decided"] > after["decided"], "of searches before the restart"
+        assert click_until_over(client, place.c, prefers_long, 100)["state"] == "accepted"
         place.until_active(place.c)
 
 
@@ -255,7 +283,7 @@ def test_a_test_pauses_while_a_version_is_built(
     client.post(f"/models/{another}/activate")
     place.until_state(another, "building")
     assert ids(client) == plain
-    assert f"Paused: {another} is built: 0 of " in state(client, place.c)["says"]
+    assert f"Paused: {another} is being " in state(client, place.c)["says"]
     client.post(f"/models/{place.b}/activate")
     place.until_state(another, "candidate")
     assert ids(client) == tested
@@ -322,6 +350,8 @@ def test_events_of_untrusted_keys_and_other_visitors_do_not_count(place: Place, 
             if client.post(f"/models/{place.c}/test", headers=boss).status_code in {201, 409}
         ]
         assert answers[0] == answers[1], "a tenant of a shared collection decides nothing, and sees no test"
+        seen, hidden = (client.get(f"/models/{place.c}", headers=key).json() for key in (boss, acme))
+        assert (seen["live_test"]["state"], hidden["live_test"]) == ("running", None)
 
         def decided() -> int:
             return int(client.get(f"/models/{place.c}/test", headers=boss).json()["decided"])

@@ -19,7 +19,7 @@ from training.retraining.judgements import (
     judged,
     judgments_in,
 )
-from training.retraining.split import JUDGE, TRAIN, Sides, digest, digest_pairs, sides
+from training.retraining.split import JUDGE, TRAIN, QueryParts, assign_queries, digest, digest_pairs
 
 KNOWN = {"a": "a", "b": "b", "c": "c", "copy of a": "a"}
 
@@ -232,8 +232,8 @@ def test_clicks_judge_rankings_and_no_encoder() -> None:
     assert {*found.train, *found.dev} == found.judges
 
 
-def split(relevant: dict[str, list[str]], share: float = 0.5) -> Sides:
-    return sides(relevant, share, relevant)
+def split(relevant: dict[str, list[str]], share: float = 0.5) -> QueryParts:
+    return assign_queries(relevant, share, relevant)
 
 
 def graph(seed: int, queries: int = 200, documents: int = 150) -> dict[str, list[str]]:
@@ -302,22 +302,22 @@ def test_of_components_that_merge_one_follows_and_what_trained_before_does_not_j
         trained_before = digest_pairs(before.train)
         new = {*after.judge} & {*before.train}
         turned += bool(new)
-        known = sides(merged, 0.5, merged, trained_before)
+        known = assign_queries(merged, 0.5, merged, trained_before)
         assert not {*known.judge} & {*before.train}
     assert turned > 5, "the case that this test is about did not come up"
 
 
 def test_a_query_whose_answer_was_learned_does_not_judge_either() -> None:
     relevant = {"q": ["a"], "r": ["b"]}
-    assert sides(relevant, 0.9999, relevant, {digest("A")}).judge == {"r": ["b"]}
-    assert sides(relevant, 0.9999, relevant, {digest(" R ")}).judge == {"q": ["a"]}
+    assert assign_queries(relevant, 0.9999, relevant, {digest("A")}).judge == {"r": ["b"]}
+    assert assign_queries(relevant, 0.9999, relevant, {digest(" R ")}).judge == {"q": ["a"]}
 
 
 def test_what_was_learned_trains_with_its_answers_and_what_is_new_judges() -> None:
     relevant = {"learned": ["a"], "both": ["b", "c"], "new": ["c"]}
-    before = sides({"learned": ["a"], "both": ["b"]}, 0.9999, ["learned", "both"])
+    before = assign_queries({"learned": ["a"], "both": ["b"]}, 0.9999, ["learned", "both"])
     assert before.train == {}
-    found = sides(relevant, 0.9999, relevant, digest_pairs(before.judge))
+    found = assign_queries(relevant, 0.9999, relevant, digest_pairs(before.judge))
     assert (found.train, found.judge) == ({"learned": ["a"], "both": ["b"]}, {"new": ["c"]})
     assert found.parts == {"a": TRAIN, "b": TRAIN, "c": JUDGE}
 
@@ -325,22 +325,22 @@ def test_what_was_learned_trains_with_its_answers_and_what_is_new_judges() -> No
 def test_what_nearly_equals_a_learned_query_does_not_judge_the_model_that_trains_on_it() -> None:
     queried = "what are the opening hours of the bridge at your shop"
     known = digest_pairs({queried: ["a"]})
-    found = sides({queried: ["a"], f"{queried}?": ["b"]}, 0.9999, [queried, f"{queried}?"], known)
+    found = assign_queries({queried: ["a"], f"{queried}?": ["b"]}, 0.9999, [queried, f"{queried}?"], known)
     assert found.train == {queried: ["a"], f"{queried}?": ["b"]}
     assert not found.judge
 
 
 def test_what_was_learned_trains_also_where_it_would_choose() -> None:
     relevant = {f"query {at}": [f"{at}"] for at in range(40)}
-    before = sides(relevant, 0.5, relevant)
+    before = assign_queries(relevant, 0.5, relevant)
     assert before.dev
-    found = sides(relevant, 0.5, relevant, digest_pairs(before.dev))
+    found = assign_queries(relevant, 0.5, relevant, digest_pairs(before.dev))
     assert not found.dev
     assert found.train == {query: relevant[query] for query in relevant if query not in before.judge}
 
 
 def test_what_may_not_judge_trains_unless_its_answer_judges() -> None:
-    found = sides({"q": ["a"], "r": ["a"], "s": ["b"]}, 0.9999, ["q"])
+    found = assign_queries({"q": ["a"], "r": ["a"], "s": ["b"]}, 0.9999, ["q"])
     assert found.judge == {"q": ["a"]}
     assert {**found.train, **found.dev} == {"s": ["b"]}
     assert found.parts["a"] == JUDGE

@@ -59,8 +59,8 @@ def small(
     given = {"cron": "* * * * * *", "jitter_seconds": 0} | table
     tables = {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
     config = Config.model_validate(tables)
-    jumping: dict[str, Any] = {"wall": wall, "look_seconds": 0.01} if wall else {}
-    made = kind(folder / "retrain.toml", config, **jumping)
+    jumping = {"wall": lambda _: wall(), "look_seconds": 0.01} if wall else {}
+    made: Small = type("Jumping", (kind,), jumping)(folder / "retrain.toml", config)
     made.code = code
     return made
 
