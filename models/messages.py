@@ -75,7 +75,6 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-_MODULE = re.compile(r"python -m (service|models|training)\b")
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '([^']*)' \(choose from (.*)\)")
 _UNKNOWN = re.compile(r"unrecognized arguments: (.+)")
 _KINDS = {"int": "whole number", "float": "number"}
@@ -146,18 +145,6 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 def discard_output() -> None:
     """Drops the rest of the output, for example after `| head` has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def as_typed(message: str, prog: str) -> str:
-    """Returns an error message whose commands begin with `simile` if the user typed that.
-
-    Args:
-        message: A message that may name commands, as `python -m models list`.
-        prog: The program as the user typed it.
-    """
-    if prog.partition(" ")[0] != "simile":
-        return message
-    return _MODULE.sub(lambda found: "simile" if found[1] == "service" else f"simile {found[1]}", message)
 
 
 def positive(text: str) -> int:

@@ -72,7 +72,7 @@ def models_dir(environ: Mapping[str, str]) -> Path:
 def activate_command(root: Path, version: str) -> str:
     """Returns the command that activates a version. It names the folder if it is not the default one."""
     place = "" if root == models_dir(os.environ) else f" --models-dir {shlex.quote(str(root))}"
-    return f"python -m models activate {version}{place}"
+    return f"simile models activate {version}{place}"
 
 
 class RequestedVersion(NamedTuple):

@@ -1,4 +1,4 @@
-"""The command line: `python -m service [command]`. Start reading at `run`.
+"""The command line of the service: `simile COMMAND`, or `python -m service [COMMAND]`. Start at `run`.
 
 Without a command, the service runs in this process in the foreground. Ctrl-C and SIGTERM stop the service
 cleanly: `/ready` answers 503, accepted requests are answered, and the exit status is 0. A second signal ends
@@ -25,7 +25,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 from models.errors import install_command, not_installed
-from models.messages import Parser, add_version, as_typed, discard_output
+from models.messages import Parser, add_version, discard_output
 from service.cli import CHECK, COMMANDS, SERVE
 
 try:
@@ -33,7 +33,7 @@ try:
     from service.errors import CommandError, StartupError, Stopped
     from service.settings import PREFIX, Settings, read
 except ModuleNotFoundError as missing:
-    print(not_installed("python -m service", missing), file=sys.stderr)
+    print(not_installed(missing), file=sys.stderr)
     sys.exit(os.EX_CONFIG)
 
 
@@ -69,17 +69,17 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> None:
         if text := run(parser(prog, command).parse_args(line)):
             print(text, flush=True)
     except ModuleNotFoundError as missing:
-        _refuse(not_installed(prog, missing), serves=serves)
+        _refuse(not_installed(missing), serves=serves)
     except StartupError as error:
-        _refuse(as_typed(f"Simile cannot start: {error}", prog), serves=serves)
+        _refuse(f"Simile cannot start: {error}", serves=serves)
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         sys.exit(STOPPED)
     except CommandError as error:
-        print(as_typed(str(error), prog), file=sys.stderr)
+        print(error, file=sys.stderr)
         sys.exit(error.exit_status)
     except KeysError as error:
-        _refuse(as_typed(str(error), prog), serves=serves)
+        _refuse(str(error), serves=serves)
     except BrokenPipeError:  # For example with `| head`. The rest of the output is dropped.
         discard_output()
         sys.exit(1)

@@ -339,7 +339,7 @@ class ActiveReranker:
             return Unhealthy(message, retry_after_seconds=2)
         return Conflict(
             f"No reranker is active. {self.trouble}{' ' if self.trouble else ''}To use one, import it with "
-            "`python -m models import FOLDER_OR_HUB_ID`, then send POST /models/VERSION/activate "
+            "`simile models import FOLDER_OR_HUB_ID`, then send POST /models/VERSION/activate "
             "(docs/MODELS.md). SIMILE_RERANKER names the first one."
         )
 

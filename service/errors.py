@@ -216,11 +216,11 @@ def _sqlite_error(error: sqlite3.Error) -> ServiceError | None:
     if _NOT_JSON in str(error):
         return Storage(
             "The metadata of a document is damaged, so filters that read it fail. "
-            "`python -m service check --data` names the document. Send it again, or delete it."
+            "`simile check --data` names the document. Send it again, or delete it."
         )
     if code in DAMAGED_CODES:
         return Storage(
-            f"The document store is damaged ({error}). `python -m service check --data` says what is wrong; "
+            f"The document store is damaged ({error}). `simile check --data` says what is wrong; "
             "restore a backup (docs/OPERATIONS.md)."
         )
     if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}:

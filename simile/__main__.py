@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from models.messages import Parser, add_version, as_typed, discard_output
+from models.messages import Parser, add_version, discard_output
 from simile.commands import ABOUT_COMPLETION, COMMANDS, COMPLETION
 
 PROG = "simile"
@@ -40,10 +40,7 @@ def _run(line: Sequence[str]) -> int:
         parser().parse_args(line)
     command = COMMANDS[name]
     prog, rest = (f"{PROG} {name}", line[1:]) if command.is_group else (PROG, line)
-    try:
-        program = import_module(f"{command.program}.__main__")
-    except SystemExit as ended:  # Its packages are missing.
-        raise SystemExit(as_typed(ended.code, prog) if isinstance(ended.code, str) else ended.code) from None
+    program = import_module(f"{command.program}.__main__")
     return int(program.main(rest, prog=prog) or 0)
 
 

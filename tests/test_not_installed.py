@@ -38,9 +38,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == (os.EX_CONFIG if program == "service" else 1)
     said = done.stderr.removeprefix(f"{LOADING}\n")
-    assert said.startswith(
-        f"python -m {program} needs {package}, which is not installed for {sys.executable}."
-    )
+    assert said.startswith(f"Simile needs {package}, which is not installed for {sys.executable}.")
     assert install_command("train" if program == "training" else "cpu") in said
     assert said.count("\n") == 1, "no traceback"
 
@@ -49,7 +47,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_do(
 def test_the_help_of_training_needs_no_package(arguments: list[str]) -> None:
     code = RUN.format(package="markdown_it", arguments=arguments, program="training")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith(f"usage: python -m training COMMAND …\n\n{ABOUT}\n")
+    assert done.stdout.startswith(f"usage: simile training COMMAND …\n\n{ABOUT}\n")
     assert f"Commands: {', '.join(NAMES)}\n" in done.stdout
     assert "needs markdown_it, which is not installed" in done.stderr
     assert done.returncode == 1

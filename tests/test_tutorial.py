@@ -23,9 +23,9 @@ PAGE = ROOT / "docs/TUTORIAL.md"
 LEFT_OUT = {
     "SIMILE_EXAMPLES=0 make serve": "the fixture serves, on a free port",
     "make train": "it is done where this test runs",
-    ".venv/bin/python -m training schedule --config retrain.toml": "it never ends",
+    ".venv/bin/simile schedule --config retrain.toml": "it never ends",
 }
-RETRAIN = ".venv/bin/python -m training retrain --from-service http://127.0.0.1:8000 --minutes 1"
+RETRAIN = ".venv/bin/simile retrain --from-service http://127.0.0.1:8000 --minutes 1"
 
 
 @pytest.mark.long

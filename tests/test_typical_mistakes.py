@@ -60,7 +60,7 @@ def said_by_service(
         ("TIMEOUT_SECONDS", "0", "SIMILE_TIMEOUT_SECONDS must be above 0"),
         ("HOST", "0.0.0.0", "set SIMILE_INSECURE=1"),
         ("DEVICE", "gpu", "SIMILE_DEVICE=gpu: name cpu, cuda or cuda:N."),
-        ("API_KEYS_FILE", "none.txt", "`python -m service keys add NAME --role ROLE` makes one."),
+        ("API_KEYS_FILE", "none.txt", "`simile keys add NAME --role ROLE` makes one."),
     ],
 )
 def test_a_mistake_in_a_setting_ends_the_start_in_one_line(
@@ -100,7 +100,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("service keys add bob --role reader", "Did you mean read?"),
         ("service restore none", "none is not a backup"),
         ("models lits", "Did you mean list?"),
-        ("models show mine", "There is no published version 'mine'. `python -m models list` shows them."),
+        ("models show mine", "There is no published version 'mine'. `simile models list` shows them."),
         ("models rollback", "There is no version to go back to"),
         ("models prune --keep two", "argument --keep: 'two' is not a whole number."),
         ("training trian", "Did you mean train?"),
@@ -150,7 +150,7 @@ def test_a_folder_without_a_model_is_refused_before_its_links_are_looked_at(tmp_
         ("training advise --config none.toml", "There is no file none.toml."),
         (
             "training train auto --corpus rows.txt --out run",
-            "Without --recipe, `python -m training retrain` chooses",
+            "Without --recipe, `simile retrain` chooses",
         ),
         ("training train search --corpus rows.txt --out run", "search is not a recipe."),
         ("training train adap --corpus rows.txt --out run", "Did you mean adapt?"),

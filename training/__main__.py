@@ -1,4 +1,4 @@
-"""`python -m training COMMAND`: train, evaluate, export, retrain and other commands.
+"""`simile training COMMAND`: train, evaluate, export, retrain and other commands.
 
 `COMMANDS` lists the modules that define the commands.
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from models.errors import ModelError, denied, not_installed
-from models.messages import Parser, add_version, as_typed, discard_output
+from models.messages import Parser, add_version, discard_output
 
 PROG = "python -m training"
 ABOUT = "Train, evaluate and publish sentence encoders."
@@ -50,8 +50,8 @@ try:
     from training.runs import export
 except ModuleNotFoundError as missing:
     if {"-h", "--help"} & {*sys.argv}:
-        print(f"usage: python -m training COMMAND …\n\n{ABOUT}\nCommands: {', '.join(NAMES)}\n")
-    sys.exit(not_installed(PROG, missing, "train"))
+        print(f"usage: simile training COMMAND …\n\n{ABOUT}\nCommands: {', '.join(NAMES)}\n")
+    sys.exit(not_installed(missing, "train"))
 except KeyboardInterrupt:  # importing takes seconds
     sys.exit(130)
 
@@ -79,9 +79,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = PROG) -> int:
         status = int(options.run(options))
         print(end="", flush=True)  # Otherwise a closed pipe is an error when Python ends, with status 120.
     except ModuleNotFoundError as error:
-        sys.exit(not_installed(prog, error, "train"))
+        sys.exit(not_installed(error, "train"))
     except (errors.TrainingError, ModelError, SafetensorError) as error:
-        print(f"{prog}: {as_typed(str(error), prog)}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"{prog}: {denied(error, 'the output')}", file=sys.stderr)

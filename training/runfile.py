@@ -97,7 +97,7 @@ def read_run(out: Path) -> dict[str, Any]:
     try:
         found = parse_json((out / FILE_NAME).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise TrainingError(f"{out} holds no run of `python -m training train`.") from None
+        raise TrainingError(f"{out} holds no run of `simile train`.") from None
     except ValueError as error:
         raise OtherRun(f"{out / FILE_NAME} is not JSON: {error}") from None
     if not isinstance(found, dict):

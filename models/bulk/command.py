@@ -1,4 +1,4 @@
-"""The command `python -m models embed IN OUT`. Start at `add_command`. Only running it imports pyarrow."""
+"""The command `simile embed IN OUT`. Start at `add_command`. Only running it imports pyarrow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRUE = {"1", "true", "yes", "on"}
 
 
 def add_command(commands: Any, environ: Mapping[str, str] = os.environ) -> None:
-    """Adds the command to the parser of `python -m models`."""
+    """Adds the command to the parser of `simile models`."""
     command = commands.add_parser(
         "embed",
         help="embed Parquet, JSON lines or CSV into Parquet files with vectors, without a service",
@@ -109,9 +109,7 @@ def _embed(environ: Mapping[str, str], store: ModelStore, options: argparse.Name
         raise ModelError(f"embed needs {package}. Install it: {install_command(extra)}") from error
     version = options.model or store.requested()
     if version is None:
-        raise ModelError(
-            "No version is requested. Name one with --model; `python -m models list` shows them."
-        )
+        raise ModelError("No version is requested. Name one with --model; `simile models list` shows them.")
     kept = None if options.all_columns else tuple(filter(None, options.columns.split(",")))
     embedder = {
         "version": version,

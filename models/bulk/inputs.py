@@ -439,7 +439,7 @@ def _merged(fields: dict[str, Any]) -> dict[str, Any]:
 def _add(chunk: Chunk, row: int, columns: Columns, id: Any, title: Any, text: Any) -> bool:
     """Adds a document to a chunk, or a reject. Returns whether it is a document.
 
-    Numbers become texts. A title alone becomes the text, as in `python -m service import`.
+    Numbers become texts. A title alone becomes the text, as in `simile import`.
     """
     try:
         content = _build_content(columns, title, text)

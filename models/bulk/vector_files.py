@@ -1,6 +1,6 @@
 """Parquet files with documents and their vectors. Start at `VectorFile` to read, at `build_schema` to write.
 
-A row is a document. `python -m models embed` writes a folder of such files, the parts, and `python -m service
+A row is a document. `simile embed` writes a folder of such files, the parts, and `simile
 import --vectors` reads it:
 
     id          string
@@ -109,7 +109,7 @@ class Description:
         number = found.get(f"{_PREFIX}format")
         if number is None:
             raise VectorFileError(
-                f"{file} was not written by `python -m models embed`, so its vectors are of an unknown "
+                f"{file} was not written by `simile embed`, so its vectors are of an unknown "
                 "model. Import it without --vectors."
             )
         if number != str(FORMAT):
@@ -322,7 +322,7 @@ def open_folder(place: str) -> list[VectorFile]:
     done = read_json(system, f"{path}/{DONE}")
     if done is None:
         raise VectorFileError(
-            f"{shown(place)} is not complete: it has no {DONE}. Run the command `python -m models embed` "
+            f"{shown(place)} is not complete: it has no {DONE}. Run the command `simile embed` "
             "again, which continues the job."
         )
     parts = [VectorFile(f"{path}/{name}", system) for name in part_names(system, path)]

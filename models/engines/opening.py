@@ -88,7 +88,7 @@ def _open_int8(file: Path, form: Form, threads: int, *_: object) -> Engine:
     if not quantized.is_file():
         version = file.parents[1].name
         raise FormUnavailable(
-            f"{version} has no int8 graph. Add one: `python -m models quantize {version}`, then activate the "
+            f"{version} has no int8 graph. Add one: `simile models quantize {version}`, then activate the "
             "version that it publishes. Or serve fp32."
         )
     return OnnxEngine(quantized, form, threads)

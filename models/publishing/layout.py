@@ -296,7 +296,7 @@ def _limits(manifest: Manifest) -> Iterator[str]:
     )
     yield (
         "Its vocabulary and the text it learned from decide which languages it reads, and the manifest does "
-        "not name them. `python -m training report --corpus FILE` says whether it can read yours."
+        "not name them. `simile training report --corpus FILE` says whether it can read yours."
     )
     yield "Its vectors may only be compared with vectors of the same version."
     if manifest.portable == "simile":
@@ -304,7 +304,7 @@ def _limits(manifest: Manifest) -> Iterator[str]:
 
 
 def _use(manifest: Manifest) -> Iterator[str]:
-    yield f"With Simile: `python -m models activate {manifest.version}`."
+    yield f"With Simile: `simile models activate {manifest.version}`."
     if manifest.kind == "reranker":
         yield (
             "With sentence-transformers:\n\n```python\nfrom sentence_transformers import CrossEncoder\n\n"

@@ -186,7 +186,7 @@ def _answer(
         return answer
     raise Unsupported(
         f"Importing {source} {reached} Nothing was published. The cause may be a graph or a tokenizer that "
-        "never ends. If you trust the folder, run `python -m models import` with a higher limit."
+        "never ends. If you trust the folder, run `simile models import` with a higher limit."
     )
 
 

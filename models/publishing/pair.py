@@ -77,8 +77,8 @@ def _require_student(store: ModelStore, teacher: Manifest, student: Manifest) ->
         learned_from = f"its teacher is {named[0]}" if named else "its teacher is not a version here"
         raise Unsupported(
             f"{student.version} did not learn the vectors of {teacher.version}: {learned_from}. Train one: "
-            f"python -m training train distil --base {teacher.version} --corpus FILE --out RUN, then "
-            "python -m training export RUN."
+            f"simile train distil --base {teacher.version} --corpus FILE --out RUN, then "
+            "simile training export RUN."
         )
     for field in _SHARED:
         one, other = getattr(teacher, field), getattr(student, field)

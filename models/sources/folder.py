@@ -357,7 +357,7 @@ def _tokenizer(backbone: Path, convert: Convert | None, *, lowers: bool) -> dict
         tokenizer = convert(backbone)
     elif not tokenizer:
         raise Unsupported(
-            f"{backbone} has no tokenizer.json. `python -m models import` can convert its tokenizer, "
+            f"{backbone} has no tokenizer.json. `simile models import` can convert its tokenizer, "
             "once `make train` has installed the extra `train`."
         )
     if not lowers or _lowercases(tokenizer.get("normalizer")):

@@ -7,7 +7,7 @@ Routes without a collection use the default one.
 
 A collection exists from its first document until the collection is deleted. One model embeds all collections,
 and all collections change to another model version at the same moment. `GET /map` returns the map of a
-collection, which `python -m service map` computes.
+collection, which `simile map` computes.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ DESCRIBED = {
 
 router = APIRouter(prefix="/collections", route_class=RoleRoute, tags=["collections"])
 map_router = APIRouter(route_class=RoleRoute, tags=["documents"])
-_COMMAND = "While that version is active, `python -m service map` makes one."
+_COMMAND = "While that version is active, `simile map` makes one."
 
 
 class CollectionOut(BaseModel):

@@ -91,7 +91,7 @@ def parse(text: str, *, may_be_empty: bool = False) -> list[Key]:
                 raise KeysError(f"line {number}: its {field_name} is also on line {first}. Keep one of them.")
         keys.append(key)
     if not keys and not may_be_empty:
-        raise KeysError("it holds no key. `python -m service keys add NAME --role ROLE` makes one.")
+        raise KeysError("it holds no key. `simile keys add NAME --role ROLE` makes one.")
     return keys
 
 
@@ -108,7 +108,7 @@ def _key(line: str) -> Key:
     if not _HASH.fullmatch(digest):
         raise KeysError(
             "the third field must be the key's SHA-256, 64 hexadecimal digits. Never write a key itself; "
-            "`python -m service keys add` makes the line."
+            "`simile keys add` makes the line."
         )
     if not all(limit == "" or _LIMIT.fullmatch(limit) for limit in limits):
         raise KeysError("a limit must be a whole number per minute, 0 for none, or empty for the setting's.")
@@ -147,7 +147,7 @@ def read_keys(file: Path) -> list[Key]:
     except OSError as error:
         raise KeysError(
             f"it cannot be read ({error.strerror}). Name a file that this process may read; "
-            "`python -m service keys add NAME --role ROLE` makes one."
+            "`simile keys add NAME --role ROLE` makes one."
         ) from error
     except UnicodeDecodeError:
         raise KeysError("it is not UTF-8 text.") from None

@@ -1,4 +1,4 @@
-"""`python -m service check`: shows the settings and what would run, or checks the stored data.
+"""`simile check`: shows the settings and what would run, or checks the stored data.
 
 Start reading at `report` and `check_data`. `check --data` can run while a service runs, and changes nothing.
 The output has problems, with advice, and notes, which need no action. In a PostgreSQL database it checks the

@@ -1,4 +1,4 @@
-"""`python -m service keys add NAME --role ROLE | list | remove NAME`: edits the keys file.
+"""`simile keys add NAME --role ROLE | list | remove NAME`: edits the keys file.
 
 `add` creates a key, prints it once, and stores only a hash of the key. Each change replaces the file in one
 step. Only the owner can read the file, and a lock file prevents simultaneous changes. A running service reads

@@ -35,7 +35,7 @@ _ENDINGS: dict[str, Format] = {
     ".md": "text",
 }
 _EXCEL = "this is an Excel file; save it as CSV."
-_PARQUET = "this is a Parquet file; `python -m service import` reads it. Here, send CSV or JSON lines."
+_PARQUET = "this is a Parquet file; `simile import` reads it. Here, send CSV or JSON lines."
 _SHEET = "this is an OpenDocument spreadsheet; save it as CSV."
 _ARCHIVE = "this is an archive; unpack it and import the files in it."
 _ZIP = (

@@ -17,7 +17,7 @@ from service.files.values import BadFile, BadRow, Row
 
 ENDINGS = (".parquet", ".pq")
 BATCH_ROWS = 256
-_FORMAT = b"simile.format"  # Metadata of files that `python -m models embed` wrote.
+_FORMAT = b"simile.format"  # Metadata of files that `simile embed` wrote.
 _METADATA = "metadata"  # In such files, a string with a JSON object.
 _OF_VECTORS = ("vector", "vector_end", "truncated", "passages")
 
@@ -27,7 +27,7 @@ def is_parquet(name: str) -> bool:
 
 
 class ParquetReader:
-    """Reads the rows of a file. The vectors of `python -m models embed` are left out.
+    """Reads the rows of a file. The vectors of `simile embed` are left out.
 
     Args:
         file: The file.
@@ -93,7 +93,7 @@ def _build(values: dict[str, Any] | BadRow, options: Options, *, own: bool) -> d
 
 
 def parse_metadata(values: dict[str, Any]) -> None:
-    """Replaces the column `metadata` of a file that `python -m models embed` wrote by the object in it.
+    """Replaces the column `metadata` of a file that `simile embed` wrote by the object in it.
 
     A table may have a column of this name with other values, which stay.
     """

@@ -199,7 +199,7 @@ def require_json(request: Request) -> None:
         raise MediaType("NDJSON is taken by POST /documents alone. Send application/json.")
     found = f"must be application/json, not {given}" if given else "is missing"
     documents = request.method == "POST" and request.url.path.endswith("/documents")
-    files = f" Or send NDJSON ({NDJSON}). `python -m service import FILE` stores CSV and other files."
+    files = f" Or send NDJSON ({NDJSON}). `simile import FILE` stores CSV and other files."
     raise MediaType(
         f"Content-Type {found}. Send the header Content-Type: application/json.{files if documents else ''}"
     )

@@ -5,7 +5,7 @@ Start reading at `Controller.look`, which runs every half second, and immediatel
 - It reads which version is requested, then builds and activates that version. A build is dropped if another
   version is requested.
 - It closes old generations after a grace period, and deletes the vectors of dropped generations.
-- It copies the state to MODELS_DIR/state.json for `python -m models` and training.
+- It copies the state to MODELS_DIR/state.json for `simile models` and training.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ export function askForKey(main, then) {
     h("label", { for: "key" }, "Key"),
     field,
     h("p", { class: "note" }, "It is kept until this tab is closed, and sent only to this service. An operator creates one with ",
-      h("code", {}, "python -m service keys add NAME --role read"), "."),
+      h("code", {}, "simile keys add NAME --role read"), "."),
     h("button", { class: "primary" }, "Use this key"));
   main.replaceChildren(h("h1", { class: "unseen" }, "Key"), form);
   field.focus();

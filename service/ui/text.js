@@ -48,7 +48,7 @@ export function pieces(text, start, end, pairs) {
 /** Returns the shell command that retrains for the service at `address`. `keyed`: it has API keys. */
 export function retrainCommand(address, { models_dir: models }, keyed) {
   const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-  return `${keyed ? "SIMILE_SERVICE_KEY=KEY " : ""}python -m training retrain --from-service ${quoted(address.replace(/\/$/, ""))} --models-dir ${quoted(models)}`;
+  return `${keyed ? "SIMILE_SERVICE_KEY=KEY " : ""}simile retrain --from-service ${quoted(address.replace(/\/$/, ""))} --models-dir ${quoted(models)}`;
 }
 
 export const count = (number, noun) => `${number.toLocaleString("en")} ${number === 1 ? noun : `${noun.replace(/y$/, "ie").replace(/ch$/, "che")}s`}`;

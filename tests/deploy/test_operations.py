@@ -1,6 +1,5 @@
 """Checks docs/OPERATIONS.md: its commands exist, its drill runs, and its names match the code."""
 
-import argparse
 import os
 import re
 import shlex
@@ -14,22 +13,20 @@ from pathlib import Path
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
-from models.__main__ import parser as models_parser
-from service import __main__ as service
 from service.observability.metrics import Metrics
 from service.runtime.watchdog import EXIT_STATUS
 from service.settings import PREFIX, Settings
+from simile.commands import COMMANDS
+from simile.completion import build_parser
 from tests.deploy.manifests import FOLDER, ROOT, Pod, one, pods
 from tests.deploy.test_systemd import Unit
 from tests.service.process import Service, free_port, plain_environment
 from tests.waiting import LIMIT
-from training import __main__ as training
 from training.retraining.exits import BUSY, NOTHING, REFUSED, STOPPED
 
 PAGE = ROOT / "docs/OPERATIONS.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 RETRAINING = ROOT / "docs/RETRAINING.md"
-PARSERS = {"service": service.parser, "models": lambda: models_parser({}), "training": training.parser}
 
 
 def blocks() -> list[str]:
@@ -43,31 +40,19 @@ def lines() -> Iterator[str]:
     yield from (" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", TEXT))
 
 
-def commands() -> list[tuple[str, list[str]]]:
-    """Returns the program and arguments of each Simile command on the page."""
-    found = []
-    for line in lines():
-        if match := re.search(r"python -m (service|models|training)\b([^#|&>;]*)", line):
-            found.append((match[1], shlex.split(match[2])))
-        elif match := re.search(r"docker compose run [-a-z ]*\b(service|trainer|keys) ([^#|&>;]+)", line):
-            program = "training" if match[1] == "trainer" else "service"
-            before = ["keys"] if match[1] == "keys" else []
-            found.append((program, before + shlex.split(match[2])))
-    return found
+def commands() -> list[list[str]]:
+    """Returns the arguments of each Simile command on the page."""
+    found = (re.search(rf"\bsimile ((?:{'|'.join(COMMANDS)})\b[^#|&>;]*)", line) for line in lines())
+    return [shlex.split(match[1]) for match in found if match]
 
 
 def test_there_are_commands_to_look_at() -> None:
     assert len(commands()) >= 20
-    assert {program for program, _ in commands()} == set(PARSERS)
 
 
-@pytest.mark.parametrize(
-    ("program", "arguments"), commands(), ids=lambda part: part if isinstance(part, str) else " ".join(part)
-)
-def test_every_command_is_one_that_the_program_takes(program: str, arguments: list[str]) -> None:
-    parser = PARSERS[program]()
-    assert isinstance(parser, argparse.ArgumentParser)
-    parser.parse_args(arguments)
+@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+def test_every_command_is_one_that_simile_takes(arguments: list[str]) -> None:
+    build_parser("simile").parse_args(arguments)
 
 
 def test_every_setting_and_metric_exists() -> None:
@@ -134,10 +119,10 @@ def block_of(heading: str) -> str:
 
 
 def in_path(folder: Path) -> str:
-    """Returns a PATH in which `python` is this interpreter."""
-    program = folder / "bin/python"
+    """Returns a PATH in which `simile` runs on this interpreter."""
+    program = folder / "bin/simile"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n', encoding="utf-8")
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m simile "$@"\n', encoding="utf-8")
     program.chmod(0o755)
     return f"{program.parent}:{os.environ['PATH']}"
 

@@ -188,7 +188,7 @@ def test_sigterm_answers_a_request_that_is_in_hand_while_the_port_closes(story: 
 def test_a_backup_is_taken_while_it_serves_and_restored(story: Stack) -> None:
     story.up("service")
     before = count(story)
-    backup = ["exec", "-T", "service", "python", "-m", "service", "backup", "--models", "/backups/monday"]
+    backup = ["exec", "-T", "service", "simile", "backup", "--models", "/backups/monday"]
     assert f"{before} documents" in story.compose(*backup)
     assert story.client.delete("/documents/kept-3").status_code == 200
     assert count(story) == before - 1
@@ -199,7 +199,7 @@ def test_a_backup_is_taken_while_it_serves_and_restored(story: Stack) -> None:
     story.wait_until_ready()
     assert count(story) == before
     assert story.client.get("/documents/kept-3").json()["text"] == "The text of kept-3."
-    check = ["exec", "-T", "service", "python", "-m", "service", "check", "--data"]
+    check = ["exec", "-T", "service", "simile", "check", "--data"]
     story.compose(*check)
 
 

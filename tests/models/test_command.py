@@ -31,7 +31,7 @@ def test_a_folder_is_imported_once(tmp_path: Path, capsys: pytest.CaptureFixture
     first = capsys.readouterr()
     version = first.out.split()[0]
     assert "-mine-" in version
-    serves = f"`python -m models activate {version} --models-dir {tmp_path / 'models'}` serves it.\n"
+    serves = f"`simile models activate {version} --models-dir {tmp_path / 'models'}` serves it.\n"
     assert first.out == f"{version} published. {serves}"
     assert "verifying" in first.err
     assert _run(tmp_path / "models", "import", str(source)) == 0
@@ -86,9 +86,9 @@ def test_the_command_that_activates_names_an_unusual_folder(
 ) -> None:
     monkeypatch.delenv("SIMILE_MODELS_DIR", raising=False)
     monkeypatch.delenv("SIMILE_DATA_DIR", raising=False)
-    assert activate_command(Path(root), "v") == f"python -m models activate v{place}"
+    assert activate_command(Path(root), "v") == f"simile models activate v{place}"
     monkeypatch.setenv("SIMILE_MODELS_DIR", root)
-    assert activate_command(Path(root), "v") == "python -m models activate v"
+    assert activate_command(Path(root), "v") == "simile models activate v"
 
 
 @needs_int8
@@ -121,7 +121,7 @@ def test_a_version_is_quantized_once(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert _run(root, "quantize", version) == 0
     said = capsys.readouterr().out
     again = said.split()[0]
-    assert said == f"{again} published. `python -m models activate {again}` serves it.\n"
+    assert said == f"{again} published. `simile models activate {again}` serves it.\n"
     assert _run(root, "quantize", again) == 0
     assert capsys.readouterr().out == f"{again} has an int8 graph already.\n"
 
@@ -164,10 +164,10 @@ def test_verify_checks_files_and_vectors(root: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["show", "nothing"], "There is no published version 'nothing'. `python -m models list` shows them."),
+        (["show", "nothing"], "There is no published version 'nothing'. `simile models list` shows them."),
         (
             ["verify", "../models"],
-            "There is no published version '../models'. `python -m models list` shows them.",
+            "There is no published version '../models'. `simile models list` shows them.",
         ),
         (["import", "./nowhere"], "nowhere is not a folder."),
     ],

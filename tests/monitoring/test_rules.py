@@ -73,13 +73,16 @@ def test_the_page_of_alerts_has_no_section_of_an_alert_that_there_is_not() -> No
 
 def test_every_command_of_the_page_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    found = re.findall(r"-m (service|models) ([^`]+)`", text)
-    found += re.findall(r"--no-deps (service) ([^`]+)`", text)  # the image runs `python -m service`
+    found = re.findall(r"exec service simile ([^`]+)`", text)
+    found += re.findall(r"--no-deps service ([^`]+)`", text)  # the image runs `python -m service`
     assert len(found) >= 6
-    for package, arguments in found:
-        words = arguments.replace("VERSION", "some-version").split()
-        parser = service_parser() if package == "service" else models_parser({})
-        parser.parse_args(words)  # argparse ends the test at an unknown option
+    for arguments in found:
+        command, *words = arguments.replace("VERSION", "some-version").split()
+        # argparse ends the test at an unknown option.
+        if command == "models":
+            models_parser({}).parse_args(words)
+        else:
+            service_parser().parse_args([command, *words])
     containers = re.findall(
         r"docker compose (?:[a-z]+|ps -aq)(?: --entrypoint \S+| -\S+| \d+)* ([a-z]+)", text
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from models.version import VERSION
 from service.cli import COMMANDS as OF_THE_SERVICE
 from simile.__main__ import main
 from simile.commands import COMMANDS
+from simile.completion import build_parser
 from training.__main__ import NAMES
 
 
@@ -37,6 +40,39 @@ def test_the_help_lists_every_command_once(capsys: pytest.CaptureFixture[str]) -
         *NAMES,
         "training",
     }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_program_of_a_command_prints_the_same_help(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # no line is wrapped
+    command = COMMANDS[name]
+    program = import_module(f"{command.program}.__main__")
+    said = []
+    for run, line in ((main, [name]), (program.main, [] if command.is_group else [name])):
+        with pytest.raises(SystemExit):
+            run([*line, "--help"])
+        said.append(capsys.readouterr().out)
+    mine = f"simile {name}" if command.is_group else "simile"
+    assert said[0].replace(mine, program.PROG, 1) == said[1]
+
+
+def list_without_help(parser: argparse.ArgumentParser) -> list[str]:
+    """Returns the commands below a parser that its help does not describe in one line."""
+    found = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            described = {each.dest: each.help for each in action._choices_actions}
+            for name, each in action.choices.items():
+                about = described.get(name) or ""
+                found += list_without_help(each)
+                found += [] if about and "\n" not in about else [f"{parser.prog} {name}"]
+    return found
+
+
+def test_every_command_and_its_commands_are_described() -> None:
+    assert list_without_help(build_parser("simile")) == []
 
 
 def test_a_group_has_all_commands_of_its_program(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,8 +172,8 @@ sys.exit(main(["train", "x"]))
 """
 
 
-def test_a_missing_extra_names_the_command_as_it_was_typed() -> None:
+def test_a_missing_extra_is_one_sentence() -> None:
     done = subprocess.run([sys.executable, "-c", HIDING], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("simile training needs markdown_it, which is not installed")
+    assert done.stderr.startswith("Simile needs markdown_it, which is not installed")
     assert done.stderr.count("\n") == 1

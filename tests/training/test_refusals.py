@@ -70,7 +70,7 @@ MISTAKES = [
     (f"advise --from-service {SERVICE}/", f": {SERVICE}/ cannot be reached"),
     ("report --corpus none.txt", "There is no file none.txt."),
     ("report --corpus texts.txt --recipe simcse", "There is no recipe 'simcse'."),
-    ("export run", "run holds no run of `python -m training train`."),
+    ("export run", "run holds no run of `simile train`."),
     ("evaluate defualt --data .", "defualt is not a model"),
     ("extend-vocabulary new --corpus none.txt", "none.txt"),
     ("mine dedupe --corpus none.txt --out new.txt", "none.txt"),

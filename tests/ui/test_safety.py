@@ -61,7 +61,7 @@ def test_the_page_asks_for_a_key_and_shows_what_its_role_may_do(browsing: Browsi
     with browsing.page(keyed.url) as page:
         page.open("documents")
         expect(page.the("#key")).to_be_focused()
-        expect(page.the("main code")).to_have_text("python -m service keys add NAME --role read")
+        expect(page.the("main code")).to_have_text("simile keys add NAME --role read")
         page.check_accessible()
         page.the("#key").fill("a wrong one")
         page.button("Use this key").click()

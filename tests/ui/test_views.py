@@ -316,7 +316,7 @@ def test_compare_has_one_column_on_a_phone(
 @pytest.mark.parametrize(
     ("message", "codes"),
     [
-        ("While it is active, `python -m service map` makes one.", ["python -m service map"]),
+        ("While it is active, `simile map` makes one.", ["simile map"]),
         ("`one` and `two`", ["one", "two"]),
         ("no code", []),
         ("a single ` stays", []),

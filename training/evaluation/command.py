@@ -1,4 +1,4 @@
-"""`python -m training evaluate`: score a model, and write a table, JSON or CSV."""
+"""`simile evaluate`: score a model, and write a table, JSON or CSV."""
 
 from __future__ import annotations
 

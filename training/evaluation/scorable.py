@@ -100,7 +100,7 @@ def open_scorable(
         hint = did_you_mean(name, ["default", *published.names()])
         raise TrainingError(
             f"{name} is not a model.{hint} Name `default`, a version, a folder or a server's URL. "
-            "`python -m models import` fetches one from the hub."
+            "`simile models import` fetches one from the hub."
         )
 
 

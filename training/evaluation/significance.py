@@ -1,4 +1,4 @@
-"""Test if two models differ significantly: `python -m training significance BEFORE AFTER`.
+"""Test if two models differ significantly: `simile training significance BEFORE AFTER`.
 
     both models ─▶ the same pairs and queries ─▶ paired differences ─▶ each with its interval
 

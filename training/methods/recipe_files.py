@@ -55,7 +55,7 @@ def check_name(name: str) -> None:
         return
     if name in CHOSEN:
         raise TrainingError(
-            f"{name} is not a recipe. Without --recipe, `python -m training retrain` chooses "
+            f"{name} is not a recipe. Without --recipe, `simile retrain` chooses "
             "recipes by itself, and then tries other settings of the search."
         )
     raise TrainingError(
@@ -78,7 +78,7 @@ def declared(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, A
     """
     check_name(name)
     if name in shipped_stages():
-        raise TrainingError(f"{name} runs several recipes: `python -m training train {name}` does, and auto.")
+        raise TrainingError(f"{name} runs several recipes: `simile train {name}` does, and auto.")
     files = (folder / f"{name}.toml" for folder in _FOLDERS)
     file = next((found for found in files if found.is_file()), Path(name))
     name = file.name.removesuffix(".toml")

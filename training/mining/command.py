@@ -1,4 +1,4 @@
-"""`python -m training mine negatives | pairs | lists | silver | dedupe`: create training data from texts."""
+"""`simile training mine negatives | pairs | lists | silver | dedupe`: create training data from texts."""
 
 from __future__ import annotations
 

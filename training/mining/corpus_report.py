@@ -1,4 +1,4 @@
-"""`python -m training report`: statistics of a corpus and warnings, to read before a long training.
+"""`simile training report`: statistics of a corpus and warnings, to read before a long training.
 
 Start reading at `look_at`. `measure` computes the statistics. `warnings` lists properties of the corpus that
 may harm a contrastive training. Warnings never reject a corpus.
@@ -312,7 +312,7 @@ ENTRIES = 1000  # entries of a script in a vocabulary; fewer are only letters, a
 HOMOGENEOUS = 0.12
 _TEACH = (
     "choose one whose vocabulary covers this language (--base), or teach it new words with "
-    "`python -m training train adapt`."
+    "`simile train adapt`."
 )
 
 
@@ -339,7 +339,7 @@ def warnings(f: Figures, batch: int, max_length: int, *, single_texts: bool) -> 
         _if(
             near > NEAR_DUPLICATES,
             f"{near:.1%} of the texts nearly repeat another and would be pushed apart as negatives in one "
-            "batch: run `python -m training mine dedupe` first.",
+            "batch: run `simile training mine dedupe` first.",
         ),
         _if(
             f.tokens.median < MEDIAN_TOKENS,

@@ -56,7 +56,7 @@ def open_reranker(name: str, environ: Mapping[str, str], *, normalize: bool) -> 
             if normalize and (activation := reranker.manifest.activation) != "sigmoid":
                 raise TrainingError(
                     f"{name} has the activation {activation}, so its scores are not from 0 to 1. Train "
-                    "a reranker on the gold pairs: `python -m training train cross-encoder-scores`."
+                    "a reranker on the gold pairs: `simile train cross-encoder-scores`."
                 )
             yield score
 

@@ -48,9 +48,7 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
             check(found.folder)
         yield Base(found.folder, found.name, find_version(found.folder))
     elif name in ("active", "anchor"):
-        raise TrainingError(
-            f"`{name}` is for retrain; name a version, as `python -m models list` shows them."
-        )
+        raise TrainingError(f"`{name}` is for retrain; name a version, as `simile models list` shows them.")
     elif is_hub_id(name):
         yield Base(fetch(name), name, None)
     else:

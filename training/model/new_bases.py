@@ -125,7 +125,7 @@ def _run_blank(options: argparse.Namespace) -> int:
     with open_base(options.tokenizer, models_dir(os.environ)) as base:
         sizes = {"layers": options.layers, "width": options.width}
         blank(base.folder, options.folder, **sizes, seed=options.seed)
-    print(f"{options.folder}: `python -m training train mlm --base {options.folder} …` pre-trains it")  # noqa: T201
+    print(f"{options.folder}: `simile train mlm --base {options.folder} …` pre-trains it")  # noqa: T201
     return 0
 
 
@@ -273,7 +273,6 @@ def _run_extend_vocabulary(options: argparse.Namespace) -> int:
     with open_base(options.base, models_dir(os.environ)) as base:
         added = extend(base.folder, corpus.texts, options.folder, options.add)
     print(  # noqa: T201  the answer of the command
-        f"{options.folder}: {added:,} new tokens; `python -m training train mlm --base {options.folder} …` "
-        "teaches them"
+        f"{options.folder}: {added:,} new tokens; `simile train mlm --base {options.folder} …` teaches them"
     )
     return 0

@@ -2,7 +2,7 @@
 
 It takes the place of the encoder in a run. The "vector" of a pair is its raw scores (logits), one or one per
 class. `save` writes a Hugging Face folder, which sentence-transformers' CrossEncoder opens and
-`python -m models import` publishes as a reranker. `load_reranker` creates it from any base: an encoder, a
+`simile models import` publishes as a reranker. `load_reranker` creates it from any base: an encoder, a
 masked language model or another cross-encoder. A head of the base is kept if it has as many outputs, with
 equal names.
 """
@@ -144,8 +144,7 @@ def load_reranker(
     architectures = source.config.get("architectures") or [""]
     if outputs is None and not architectures[0].endswith("ForSequenceClassification"):
         raise TrainingError(
-            f"{folder} is not a cross-encoder ({architectures[0]}). Train one: `python -m training train "
-            "cross-encoder`."
+            f"{folder} is not a cross-encoder ({architectures[0]}). Train one: `simile train cross-encoder`."
         )
     names = {"id2label": dict(enumerate(labels)), "label2id": {name: at for at, name in enumerate(labels)}}
     given = {} if outputs is None else names if labels else {"num_labels": outputs}

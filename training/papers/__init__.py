@@ -7,8 +7,8 @@
     crops.py spans.py       sources that cut documents
     objectives.py           objectives
     postprocess.py flow.py  post-processors, which change vectors after training or without training
-    word_vectors.py         the command `python -m training word-vectors`
+    word_vectors.py         the command `simile training word-vectors`
 
-`python -m training train RECIPE` finds these recipes by name, like the recipes in training/recipes. Many of
+`simile train RECIPE` finds these recipes by name, like the recipes in training/recipes. Many of
 the recipes need only blocks of training/methods. Only the command line and `load_recipe` import this package.
 """

@@ -1,4 +1,4 @@
-"""`python -m training word-vectors FILE FOLDER`: create a base model from word vectors such as GloVe.
+"""`simile training word-vectors FILE FOLDER`: create a base model from word vectors such as GloVe.
 
     a word and its numbers on each line ─▶ tokenizer.json (whole words), a table ─▶ a static sentence model
 
@@ -116,7 +116,7 @@ def _tokenizer(words: list[str]) -> tokenizers.Tokenizer:
 def _run(options: argparse.Namespace) -> int:
     count = word_vectors(options.file, options.folder)
     print(  # noqa: T201
-        f"{options.folder}: {count:,} words; `python -m training train sif --base {options.folder} "
+        f"{options.folder}: {count:,} words; `simile train sif --base {options.folder} "
         "--corpus FILE --out RUN` makes a model of them"
     )
     return 0

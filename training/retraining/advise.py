@@ -1,4 +1,4 @@
-"""`python -m training advise`: print what a retraining would try, why, and how long it takes.
+"""`simile advise`: print what a retraining would try, why, and how long it takes.
 
 With a service, the command also predicts what more judged queries would gain for the rankings.
 """

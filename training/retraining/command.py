@@ -1,4 +1,4 @@
-"""`python -m training retrain`: run one retraining, by hand or by a scheduler.
+"""`simile retrain`: run one retraining, by hand or by a scheduler.
 
 Exit status: 0 published and requested, 3 rejected by the gate, 4 nothing to learn, 5 another retraining is
 running, 130 stopped, 1 any other error.
@@ -157,7 +157,5 @@ def _recipe(table: TrainTable) -> Recipe:
     recipe = load_recipe(table.recipe, table.set)
     if recipe.result != "encoder":
         what = "a backbone to train from" if recipe.result == "backbone" else "a reranker"
-        raise TrainingError(
-            f"{recipe.name} makes {what}, and no encoder to serve: `python -m training train` runs it."
-        )
+        raise TrainingError(f"{recipe.name} makes {what}, and no encoder to serve: `simile train` runs it.")
     return recipe if table.seed is None else replace(recipe, seed=table.seed)

@@ -40,7 +40,7 @@ def tell(outcome: Outcome) -> int:
     if outcome.verdict is not None:
         print(as_text(outcome.verdict))  # noqa: T201  the answer of the command
     if outcome.published:
-        print(f"{outcome.version} is published and requested. Undo: python -m models rollback")  # noqa: T201
+        print(f"{outcome.version} is published and requested. Undo: simile models rollback")  # noqa: T201
         return 0
     kept = f"{outcome.version} is kept, not requested" if outcome.version else "nothing was published"
     print(f"Refused, and {kept}: {outcome.reason}")  # noqa: T201

@@ -146,7 +146,7 @@ def of_keys(found: Judged) -> Iterator[str]:
     if untrusted > others:
         yield (
             f"{amount(untrusted, 'judgment')} of untrusted keys not counted; {others:,} of others counted. "
-            "`python -m service keys list` shows which keys the service trusts."
+            "`simile keys list` shows which keys the service trusts."
         )
     every = {*found.train, *found.dev, *found.held}
     rests = Counter(found.keys[query] for query in every if query in found.keys)

@@ -163,7 +163,7 @@ def find_reranker(store: ModelStore) -> str:
     """
     version = store.requested_reranker().version
     if version is None or version not in store.names():
-        raise NothingToLearn("No reranker is active: `python -m models activate RERANKER` makes one active.")
+        raise NothingToLearn("No reranker is active: `simile models activate RERANKER` makes one active.")
     if (outputs := require_kind(store.verify(version), "reranker").dimension) > 1:
         raise NothingToLearn(f"{version} has {outputs} scores of a pair, and one is needed to learn from.")
     return version

@@ -270,7 +270,7 @@ def left(store: ModelStore, version: str) -> str:
 def known(manifest: Manifest, how: str) -> NothingToLearn:
     """Returns the error for a version that already exists, with advice for the user."""
     verdict = "not asked" if manifest.gate is None else manifest.gate.verdict
-    queried = f"`python -m models activate {manifest.version}` serves it"
+    queried = f"`simile models activate {manifest.version}` serves it"
     there = {"refused": f" It was refused; {queried} anyway.", "accepted": f" It was accepted; {queried}."}
     return NothingToLearn(
         f"{manifest.version} {how}.{there.get(verdict, '')} Add text, or change the recipe or its seed."

@@ -1,9 +1,9 @@
-"""`python -m training rank`: learn the ranking of each collection, and publish it. Start at `rank`.
+"""`simile rank`: learn the ranking of each collection, and publish it. Start at `rank`.
 
     judgments, clicks ─▶ judged queries ─▶ candidates and features of the service ─▶ cross-validation
                                                               ranking/COLLECTION.json ◀── rules ┘
 
-The new version has the encoder of the active one, so its activation embeds nothing. `python -m models
+The new version has the encoder of the active one, so its activation embeds nothing. `simile models
 rollback` undoes it. Exit status: 0 published, 3 refused, 4 nothing to learn, 5 another retraining is running.
 """
 

@@ -1,4 +1,4 @@
-"""`python -m training schedule --config retrain.toml`: retrain by clock, documents or request.
+"""`simile schedule --config retrain.toml`: retrain by clock, documents or request.
 
     clock (cron) ────────────────────┐
     a number of new documents ───────┤

@@ -156,7 +156,7 @@ def warnings(answers: int, dropped: Mapping[str, int], *, users: bool) -> list[s
             )
         said.append("Set events.visitors = 1 if one visitor's clicks may decide.")
     if dropped.get(UNTRUSTED_KEY):
-        said.append("Look at the keys that the keys file calls untrusted (`python -m service keys list`).")
+        said.append("Look at the keys that the keys file calls untrusted (`simile keys list`).")
     if dropped.get(OVER_SHARE):
         said.append(
             "There are more searches than a run reads. Keys and their visitors took turns, and the older "

@@ -1,4 +1,4 @@
-"""`python -m training train`. The function `train` does the same from Python.
+"""`simile train`. The function `train` does the same from Python.
 
 torch is imported when a training begins. `--help` and messages about invalid arguments do not need torch.
 """

@@ -2,7 +2,7 @@
 
 Recipes for sentences use STS-B dev, 1500 pairs with a score from 0 to 5. Recipes for search use searches that
 the retraining provides. Without such pairs or searches, the last step counts as the best. A run saves the
-last step as well, because the dev score of the best step is too optimistic. `python -m training evaluate`
+last step as well, because the dev score of the best step is too optimistic. `simile evaluate`
 scores the test sets.
 """
 

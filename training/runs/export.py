@@ -1,4 +1,4 @@
-"""`python -m training export`: verify the model of a finished run, and publish it as a version.
+"""`simile training export`: verify the model of a finished run, and publish it as a version.
 
 The service uses the version only after an operator activates it.
 """

@@ -48,7 +48,7 @@ def read_records(
     """
     if kind is None and file.name.lower().removesuffix(".gz").endswith(".csv"):
         raise TrainingError(
-            f"{file} is a CSV file. Import it into a service (`python -m service import`) and give "
+            f"{file} is a CSV file. Import it into a service (`simile import`) and give "
             "--from-service, or write it as .tsv or .jsonl."
         )
     lines = read_lines(file)

@@ -1,4 +1,4 @@
-"""`python -m service backup FOLDER`: copies the whole store at one moment, even while the service runs.
+"""`simile backup FOLDER`: copies the whole store at one moment, even while the service runs.
 
     FOLDER/
     ├── manifest.json     counts, schema, required versions, size and SHA-256 of every file

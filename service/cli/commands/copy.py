@@ -1,4 +1,4 @@
-"""`python -m service copy`: copies a store from a data directory to PostgreSQL (`--to`), or back (`--from`).
+"""`simile copy`: copies a store from a data directory to PostgreSQL (`--to`), or back (`--from`).
 
 The command copies documents, vectors of the active version, judgments, events, and decisions about versions.
 It does not copy the models folder. To continue an interrupted copy, run the command again. During the copy,

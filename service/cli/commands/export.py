@@ -1,4 +1,4 @@
-"""`python -m service export FILE`: exports all documents, or those that match a filter, as JSON lines.
+"""`simile export FILE`: exports all documents, or those that match a filter, as JSON lines.
 
 The command reads pages from a running service. With --data-dir it reads a snapshot of the store instead, and
 no service needs to run. It exports one collection, or all collections with a field `collection` on each line.

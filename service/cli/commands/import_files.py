@@ -1,4 +1,4 @@
-"""`python -m service import FILE…`: imports documents from files into a running service.
+"""`simile import FILE…`: imports documents from files into a running service.
 
 Start reading at `run`. The option --vectors is for import_vectors.py.
 
@@ -91,7 +91,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", choices=["strip"], help="remove tags from title and text")
     parser.add_argument("--per-file", action="store_true", help="each file is a document; its name is the id")
     parser.add_argument(
-        "--vectors", action="store_true", help="load folders of `python -m models embed` into the store"
+        "--vectors", action="store_true", help="load folders of `simile embed` into the store"
     )
     parser.add_argument("--data-dir", type=Path, help="of --vectors (default: SIMILE_DATA_DIR)")
     connect_to_collection(parser)
@@ -547,7 +547,7 @@ class Reading:
             what = "these documents" if collection is None else f"the documents of {collection}"
             print(  # noqa: T201
                 f"The model cannot read {what}: {reason}. Search by words (mode=lexical), import a model of "
-                "their language (docs/MODELS.md), or teach it: `python -m training train adapt` "
+                "their language (docs/MODELS.md), or teach it: `simile train adapt` "
                 "(docs/RETRAINING.md).",
                 file=sys.stderr,
             )

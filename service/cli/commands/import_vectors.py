@@ -1,4 +1,4 @@
-"""`python -m service import OUT --vectors`: loads documents with vectors of `python -m models embed`.
+"""`simile import OUT --vectors`: loads documents with vectors of `simile embed`.
 
     parts ─▶ every vector is checked ─▶ which version? ─▶ active: documents with their vectors
                                                        └▶ another: vectors of documents that are stored

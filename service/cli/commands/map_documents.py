@@ -1,4 +1,4 @@
-"""`python -m service map`: computes a map of a collection, on which similar documents are close together.
+"""`simile map`: computes a map of a collection, on which similar documents are close together.
 
 Start reading at `run`. UMAP computes a point in the plane for each document from the active version's
 vectors. Without umap-learn, a small collection is projected on its first two principal components. The result

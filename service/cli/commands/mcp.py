@@ -1,4 +1,4 @@
-"""`python -m service mcp`: tools for an agent that starts this command and talks to it over stdin and stdout.
+"""`simile mcp`: tools for an agent that starts this command and talks to it over stdin and stdout.
 
 The tools send requests to a running service (service/agents/tools.py).
 """

@@ -1,4 +1,4 @@
-"""`python -m service restore FOLDER`: restores a backup into a data directory that no service uses.
+"""`simile restore FOLDER`: restores a backup into a data directory that no service uses.
 
     check every byte ─▶ copy, and check the database ─▶ link the old store aside ─▶ one rename
 

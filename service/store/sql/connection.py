@@ -80,5 +80,5 @@ def unfinished_copy(connection: Connection, store: str) -> str | None:
         return None
     return (
         f"{store} holds an unfinished copy of {copied.partition(' ')[0]}, so documents may be missing. Run "
-        f"the same `python -m service copy` again to finish it, or with {START_OVER} to begin again."
+        f"the same `simile copy` again to finish it, or with {START_OVER} to begin again."
     )

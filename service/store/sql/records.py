@@ -51,7 +51,7 @@ class DamagedDocument(Storage):
         super().__init__(
             f"The {part} of the document {id[:SHOWN_CHARACTERS]!r}{where} is damaged: its checksum differs "
             "from what was stored. Send the document again, delete it, or restore a backup. "
-            "`python -m service check --data` lists all damaged documents. Check the disk."
+            "`simile check --data` lists all damaged documents. Check the disk."
         )
 
 
@@ -416,7 +416,7 @@ def _record(connection: Reading, row: Sequence[Any]) -> Record:
     if part is not None:
         if name not in known_damage:
             known_damage.add(name)
-            log.error("A document is damaged: its %s. `python -m service check --data` names it", part)
+            log.error("A document is damaged: its %s. `simile check --data` names it", part)
         raise DamagedDocument(name, part)
     as_json = connection.as_json(metadata) if metadata else b"{}"
     id = name.decode().partition("/")[2]

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FILE = "last-known.json"
 SECONDS = 60.0
 _MAX_BYTES = 1 << 16
-_RESTORE = "Restore a backup: python -m service restore --force FOLDER."
+_RESTORE = "Restore a backup: simile restore --force FOLDER."
 
 
 def refuse_loss(data_dir: Path) -> None:
@@ -47,7 +47,7 @@ def refuse_loss(data_dir: Path) -> None:
     if not path.exists():
         if known["sequence"]:
             raise StartupError(
-                f"{path} is missing. {before} Put it back, or restore a backup: python -m service restore "
+                f"{path} is missing. {before} Put it back, or restore a backup: simile restore "
                 f"FOLDER. {accept}"
             )
         return

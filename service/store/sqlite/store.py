@@ -200,5 +200,5 @@ def _damage(snapshot: Snapshot) -> str | None:
         return None
     return (
         f"{DATABASE} is not as Simile needs it: {problem}. Stop the service, then restore a backup "
-        "(python -m service restore --force FOLDER)."
+        "(simile restore --force FOLDER)."
     )

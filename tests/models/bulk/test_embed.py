@@ -272,7 +272,7 @@ def test_a_damaged_or_foreign_file_is_refused_with_a_sentence(tmp_path: Path, ou
     with pytest.raises(VectorFileError, match="has format 2, and this release reads format 1"):
         VectorFile(str(file))
     pq.write_table(table.replace_schema_metadata({}), file)
-    with pytest.raises(VectorFileError, match="was not written by `python -m models embed`"):
+    with pytest.raises(VectorFileError, match="was not written by `simile embed`"):
         VectorFile(str(file))
     for value, said in ((np.nan, "is not finite"), (3.0, "has length")):
         vectors = np.array(table["vector"].to_pylist(), np.float32)

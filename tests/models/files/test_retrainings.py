@@ -38,7 +38,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
         (
             {"running": None, "next_run": None},
             "stopped",
-            "`python -m training schedule --config retrain.toml`",
+            "`simile schedule --config retrain.toml`",
         ),
         ({"next_run": "soon", "last_run": 4, "running": "x"}, "waiting", "is due soon"),
     ],
@@ -87,7 +87,7 @@ def test_a_killed_schedule_gives_no_sign_of_life(tmp_path: Path, running: object
         assert found is not None
         assert found["trainer"] == trainer
         assert found["state"] == (("running" if running else "waiting") if trainer else "stopped")
-        assert trainer or "Start it with `python -m training schedule" in found["says"]
+        assert trainer or "Start it with `simile schedule" in found["says"]
     give_sign(tmp_path)
     assert (tmp_path / FILE_NAME).stat().st_mtime > seen
     (tmp_path / FILE_NAME).unlink()

@@ -146,7 +146,7 @@ def test_what_costs_too_much_is_left_out_and_the_version_is_published_all_the_sa
     assert manifest.quantised is None
     assert f"onnx/{INT8_NAME}" not in manifest.files
     assert said[-1].startswith("leaving int8 out: its vectors have a mean cosine of 1.000")
-    with pytest.raises(FormUnavailable, match=r"has no int8 graph.*`python -m models quantize 2\d+T"):
+    with pytest.raises(FormUnavailable, match=r"has no int8 graph.*`simile models quantize 2\d+T"):
         store.open(manifest.version, form=INT8)
     assert publish(store, folder, int8=True) == manifest, "tried again, in vain"
     assert len(store.versions()) == 1

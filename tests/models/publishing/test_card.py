@@ -29,7 +29,7 @@ def test_an_imported_version_has_a_card_of_its_own_beside_that_of_its_source(
     assert f"- Published: {manifest.created}.\n" in card
     assert "The quality of this version was not measured" in card
     assert "- It reads 64 tokens of a text" in card
-    assert f"`python -m models activate {manifest.version}`" in card
+    assert f"`simile models activate {manifest.version}`" in card
     assert "Parent" not in card
     assert "Anchor" not in card
 

@@ -124,7 +124,7 @@ def test_the_same_pair_is_published_once_and_another_student_takes_its_place(pla
 def test_a_student_of_another_teacher_is_refused(place: Place) -> None:
     other_source = tiny_source(place.folder / "other", seed=3, prompts={"query": "query: "})
     other = publish(place.store, other_source, origin="other")
-    said = f"its teacher is {place.teacher.version}. Train one: python -m training"
+    said = f"its teacher is {place.teacher.version}. Train one: simile train distil"
     with pytest.raises(Unsupported, match=said):
         pair(place.store, other.version, place.student.version)
     with pytest.raises(Unsupported, match="its teacher is not a version here"):

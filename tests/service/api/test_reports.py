@@ -125,7 +125,7 @@ def test_a_retraining_is_requested_where_a_trainer_runs(scheduled: tuple[TestCli
     assert (found["state"], found["trainer"]) == ("stopped", False)
     refused = client.post("/retraining")
     assert (refused.status_code, refused.json()["error"]) == (409, found["says"])
-    assert "Start it with `python -m training schedule --config retrain.toml`" in found["says"]
+    assert "Start it with `simile schedule --config retrain.toml`" in found["says"]
     runs = {
         "next_run": "2099-01-02T03:30:00+00:00",
         "last_run": {"ended": "2026-01-01T00:01:00+00:00", "outcome": "refused", "reason": "no gain"},

@@ -134,7 +134,7 @@ MISTAKES: dict[str, list[tuple[object, int, str]]] = {
     "/models/mine/activate": [({}, 404, "There is no version 'mine'. GET /models lists them.")],
     "/models/rollback": [({}, 409, "There is no version to go back to.")],
     "/retraining": [
-        ({}, 409, "No schedule of retrainings runs on this models folder. Start it with `python -m training")
+        ({}, 409, "No schedule of retrainings runs on this models folder. Start it with `simile schedule")
     ],
 }
 
@@ -154,7 +154,7 @@ def test_a_mistake_in_a_body_is_answered_in_plain_words(
     ("path", "status", "words"),
     [
         ("/serach?q=a", 404, "There is no route GET /serach. Did you mean /search? GET /docs lists all."),
-        ("/map", 404, "While that version is active, `python -m service map` makes one."),
+        ("/map", 404, "While that version is active, `simile map` makes one."),
         ("/map?version=mine", 404, "There is no version 'mine'. GET /models lists them."),
         ("/map?collection=a", 422, "There is no parameter 'collection' here; there is only version."),
         ("/collections/none/map", 404, "There is no collection 'none'."),
@@ -221,7 +221,7 @@ def test_a_file_that_is_posted_as_documents_is_answered_with_what_stores_it(
     answer = service.client.post(path, content=b"id,text\n1,a\n", headers={"content-type": kind})
     assert answer.status_code == 415, answer.text
     said = plain(_message(answer.json()))
-    assert "NDJSON (application/x-ndjson). `python -m service import FILE` stores CSV" in said
+    assert "NDJSON (application/x-ndjson). `simile import FILE` stores CSV" in said
 
 
 @pytest.mark.parametrize("fields", ["id", "score", "id,score", "id,text", "metadata,id"])

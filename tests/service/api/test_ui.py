@@ -89,7 +89,7 @@ def test_the_page_tells_the_whole_command_of_a_retraining(
         ["node", "--input-type=module", "--eval", script], capture_output=True, text=True, check=True
     )
     key = "SIMILE_SERVICE_KEY=KEY " if keyed else ""
-    assert done.stdout == f"{key}python -m training retrain --from-service {options}\n"
+    assert done.stdout == f"{key}simile retrain --from-service {options}\n"
     assert shlex.split(done.stdout)[-1] == models
     for file in ("start.js", "views/versions.js"):
         source = (FOLDER / file).read_text(encoding="utf-8")

@@ -97,7 +97,7 @@ def test_a_file_without_a_key_or_not_of_text_does_not_start_a_service(
 def test_a_file_that_cannot_be_read_is_refused_in_plain_words(tmp_path: Path) -> None:
     said = run_and_fail(tmp_path, SIMILE_API_KEYS_FILE=str(tmp_path / "absent"))
     assert f"SIMILE_API_KEYS_FILE={tmp_path / 'absent'}: it cannot be read" in said
-    assert "python -m service keys add" in said
+    assert "simile keys add" in said
     with pytest.raises(KeysError, match="not a regular file"):
         read_keys(tmp_path)
     (tmp_path / "large").write_text("#" * (2 << 20))

@@ -167,7 +167,7 @@ def test_a_new_model_is_embedded_outside_and_activated_under_load(
             f"58 documents have imported vectors of {place.b}; 1 document has another text now; "
             "1 document is not stored. The service will embed 1 other document. Now activate it: "
         )
-        assert said.endswith(f"python -m models activate {place.b}")
+        assert said.endswith(f"simile models activate {place.b}")
         assert load(out).startswith(f"58 documents have imported vectors of {place.b}; 58 of them had been")
         failures: list[str] = []
         stopping = threading.Event()

@@ -263,7 +263,7 @@ def test_a_version_that_cannot_get_an_int8_graph_is_served_on(
         until(lambda: failed_once(client))
         assert client.get("/info").json()["form"] == str(FP32)
     assert f"The int8 graph of {before.version} loses too much accuracy" in caplog.text
-    assert f"`python -m models quantize {before.version}`" in caplog.text
+    assert f"`simile models quantize {before.version}`" in caplog.text
 
 
 @needs_int8

@@ -81,7 +81,7 @@ def test_a_loss_is_refused_at_start_and_says_what_was_known(folder: Path, loss: 
     said = str(refused.value)
     assert words in said
     assert "it held 5 documents and was at operation 5" in said
-    assert "python -m service restore" in said
+    assert "simile restore" in said
     assert kept(data) == before
 
 

@@ -368,7 +368,7 @@ def test_answers_are_dropped_for_a_reason_each(monkeypatch: pytest.MonkeyPatch) 
     assert "3 answers dropped (1 single visitor, 1 untrusted key, 1 over the share)" in found.line
     [warning] = found.warnings
     assert "No search names its user" not in warning
-    for words in ("service keys list", "more searches than a run reads", "share were not read", "1 count"):
+    for words in ("`simile keys list`", "more searches than a run reads", "share were not read", "1 count"):
         assert words in warning
 
 

@@ -144,7 +144,7 @@ def test_the_command_publishes_and_finds_it_published(
     arguments = ["export", str(out), "--models-dir", str(tmp_path / "models")]
     assert main(arguments) == 0
     [version] = ModelStore(tmp_path / "models").names()
-    command = f"python -m models activate {version} --models-dir {tmp_path / 'models'}"
+    command = f"simile models activate {version} --models-dir {tmp_path / 'models'}"
     said = f"Nothing serves it before `{command}`.\n"
     assert capsys.readouterr().out == f"{version} published. {said}"
     assert main([*arguments, "--step", "last"]) == 0

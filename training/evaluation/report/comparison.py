@@ -1,4 +1,4 @@
-"""`python -m training compare`: tables with one row per model, from files of `evaluate --json`.
+"""`simile training compare`: tables with one row per model, from files of `evaluate --json`.
 
 Files of several seeds of a model form one row, with mean ± standard deviation.
 """
