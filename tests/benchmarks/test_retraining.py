@@ -38,6 +38,8 @@ def test_no_unseen_query_has_a_seen_answer(shared: int) -> None:
         halves[known].update(collection.relevant[query])
     assert not halves[True] & halves[False]
     assert 60 < seen.sum() < 140
+    # A query keeps both answers where queries that share an answer are in one half.
+    assert {len(each) for each in collection.relevant.values()} == ({1, 2} if shared else {2})
     assert len(collection.queries) == len(collection.relevant) == 200
 
 
