@@ -12,11 +12,12 @@ import pytest
 
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
-from benchmarks import command
-from benchmarks.retraining import divide, main, read_rows, tabulate
+from benchmarks import command, retraining
+from benchmarks.retraining import divide, main, read_rows, read_set, tabulate
 from models.search.content import Content
 from tests.training.conftest import WORDS
 from training.evaluation.retrieval import Collection
+from training.retraining.heldout import TRAIN, choose_part, place
 from training.text.lines import read_records
 
 DOCUMENTS, QUERIES = 180, 120
@@ -81,6 +82,18 @@ def write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged = "".join(f"q{at}\td{at}\t1\n" for at in range(QUERIES))
     (folder / "tiny" / "qrels.test.tsv").write_text(f"query_id\tcorpus_id\tscore\n{judged}", encoding="utf-8")
     monkeypatch.setenv("SIMILE_EVAL_DATA", str(folder))
+
+
+def test_a_part_of_a_set_has_all_answers_and_documents_to_train_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, monkeypatch)
+    monkeypatch.setitem(retraining.DOCUMENTS, "tiny", QUERIES + 10)
+    documents = read_set("tiny").documents.keys()
+    others = documents - {f"d{at}" for at in range(QUERIES)}
+    assert len(documents) == QUERIES + 10
+    assert len(others) == 10
+    assert sum(choose_part(place(id), 0.1) == TRAIN for id in others) > 5
 
 
 def test_a_training_learns_from_the_seen_half_and_is_kept(
