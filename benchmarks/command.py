@@ -112,6 +112,7 @@ def _format_cell(value: object) -> str:
 
 def report(name: str, figures: Mapping[str, Any], text: Sequence[str], verdicts: Sequence[Verdict]) -> None:
     """Print the paragraphs `text`, the machine and the verdicts; write the figures to results/NAME.json."""
+    SCRATCH.mkdir(exist_ok=True)
     date, described = datetime.now(UTC).isoformat(timespec="seconds"), machine.describe(SCRATCH)
     summary = f"{machine.summarize(date, described)}."
     paragraphs = [*text, summary, "\n".join(verdict.line() for verdict in verdicts)]
