@@ -44,7 +44,7 @@ from training.ranking.fitting import Procedure, fit
 from training.retraining import one, plan
 from training.retraining import searches as own
 from training.retraining.config import Config
-from training.retraining.heldout import place
+from training.retraining.split import place
 
 SETS = ("mlqa_en", "cranfield", "scifact")
 RECIPES = ("triples", "distil-hybrid")
@@ -164,8 +164,10 @@ def evaluate(halves: Halves, model: Scorable, procedure: Procedure | None) -> di
     for name, some in half.items():
         for mode, examples in (("dense", dense), ("hybrid", hybrid)):
             scores[f"{name}, {mode}"] = score([examples[at] for at in some])
-    scores["unseen, ranked"] = compare(hybrid, [Fold(judged, half["unseen"])], fitting).after.tolist()
-    scores["seen, ranked"] = compare(judged, draw_folds(judged, COMING), fitting).after.tolist()
+    scores["unseen, ranked"] = compare(hybrid, [Fold(judged, half["unseen"]).fit(fitting)]).after.tolist()
+    scores["seen, ranked"] = compare(
+        judged, [fold.fit(fitting) for fold in draw_folds(judged, COMING)]
+    ).after.tolist()
     groups = {
         name: find_groups([hybrid[at].relevant for at in some], [hybrid[at].query for at in some]).tolist()
         for name, some in half.items()
@@ -180,7 +182,7 @@ def score(examples: Iterable[Example]) -> list[float]:
 def read_set(name: str) -> Collection:
     """Returns a set with at most DOCUMENTS documents, among them all answers.
 
-    Another hash than that of heldout.py draws the others, because each part needs its share of them.
+    Another hash than that of split.py draws the others, because each part needs its share of them.
     """
     found = load(evaluation_folder() / name)
     answers = {id for each in found.relevant.values() for id in each}

@@ -17,7 +17,7 @@ from benchmarks.retraining import divide, main, read_rows, read_set, tabulate
 from models.search.content import Content
 from tests.training.conftest import WORDS
 from training.evaluation.retrieval import Collection
-from training.retraining.heldout import TRAIN, choose_part, place
+from training.retraining.split import TRAIN, choose_part, place
 from training.text.lines import read_records
 
 DOCUMENTS, QUERIES = 180, 120
