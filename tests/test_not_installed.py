@@ -27,7 +27,7 @@ runpy.run_module({program!r}, run_name="__main__")
     [
         ("service", "starlette", []),
         ("models", "safetensors", ["list"]),
-        ("training", "cronsim", []),
+        ("training", "apscheduler", []),
         ("training", "torch", ["train", "simcse-unsup", "--corpus", "README.md", "--out", "no-such-run"]),
     ],
 )

@@ -26,12 +26,15 @@ import sys
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
 
 from models.files.retrainings import (
     FAILED,
@@ -44,6 +47,7 @@ from models.files.retrainings import (
     take_request,
     write_runs,
 )
+from models.messages import amount
 from models.store import ModelStore
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable, check_names, read_config
@@ -53,6 +57,7 @@ from training.text.service import fetch_count
 log = logging.getLogger(__name__)
 
 _STOPPING_SECONDS = 30.0  # A stopped run ends after its step, or is killed after this time.
+_LOOK_SECONDS = 2.0  # maximum time between two checks of the clock and of requests
 _SIGN_SECONDS = 10.0  # time between two signs of life, even during a run
 _SET_BACK = timedelta(minutes=1)  # If the clock is set back by less, the next run does not move.
 _RUNS_KEPT = 1000  # remembered times of past runs, so that no time gets a second run
@@ -62,6 +67,8 @@ _ENDS = 10  # length of the list of runs
 _CAME_TO_AN_END = (0, 3, 4)  # exit statuses of finished runs; other runs are tried again
 _NICE = 10  # A run has a lower priority than the service.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+_FIELDS = ("second", "minute", "hour", "day", "month", "day_of_week")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -103,20 +110,27 @@ class Schedule:
     Args:
         file: retrain.toml.
         config: The content of `file`.
-
-    Attributes:
+        wall: The wall clock, which may jump. None: the clock of the system.
         look_seconds: The longest wait between two looks at the clock and at requests.
     """
 
-    look_seconds = 2.0
     _child: subprocess.Popen[str] | None = None
 
-    def __init__(self, file: Path, config: Config) -> None:
-        self.file, self.config = file, config
+    def __init__(
+        self,
+        file: Path,
+        config: Config,
+        wall: Callable[[], datetime] | None = None,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        self.file, self.config, self.look_seconds = file, config, look_seconds
+        self.wall = wall or partial(datetime.now, UTC)
         self._stopping, self._writing = threading.Event(), threading.Lock()
-        self._models = config.folders.models
+        self._models, self._clock = config.folders.models, clock(config.schedule)
         self._seen = self.wall()
         self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # earlier values of `_fires` whose runs began
+        self._fires: datetime | None = None  # from the cron expression; `_due` is this time and a jitter
+        self._due: datetime | None = None
         self._counts_at = 0.0  # monotonic time of the next count of documents
         self._thread = threading.Thread(target=self._keep, name="schedule", daemon=True)
         self._set_due(self._seen)
@@ -147,17 +161,15 @@ class Schedule:
         A later run on the same text continues the stopped run.
         """
         self._stopping.set()
-        if (child := self._child) is not None:  # The other thread sets it to None when the run ends.
+        child = self._child  # The other thread sets it to None when the run ends.
+        if child is not None:
             child.terminate()
         self._thread.join(_STOPPING_SECONDS)
-        if (child := self._child) is not None:
+        child = self._child
+        if child is not None:
             child.kill()
         self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
         self._write({"next_run": None})
-
-    def wall(self) -> datetime:
-        """Returns the time of the wall clock, which may jump."""
-        return datetime.now(UTC)
 
     def _give_signs(self) -> None:
         while not self._stopping.wait(_SIGN_SECONDS):
@@ -170,8 +182,12 @@ class Schedule:
                 self._look()
             except Exception:
                 log.exception("The schedule could not begin a retraining, and tries again when one is due")
-            until_due = (self._due - self.wall()).total_seconds()
-            self._stopping.wait(max(0.0, min(self.look_seconds, until_due)))
+            waits = [self.look_seconds]
+            if self._due is not None:
+                waits.append((self._due - self.wall()).total_seconds())
+            if self._counts:
+                waits.append(self._counts_at - time.monotonic())
+            self._stopping.wait(max(0.0, min(waits)))
 
     def _look(self) -> None:
         """Runs a retraining if one is due by the clock, a request or new documents.
@@ -181,22 +197,23 @@ class Schedule:
         now = self.wall()
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
-            if now < self._fires:  # Otherwise this run is pending, and stays pending.
+            if self._fires is None or now < self._fires:  # Otherwise this run is pending, and stays pending.
                 self._set_due(now)
                 self._write({})
         self._seen = now
-        if now >= self._due:
-            self._ran.append(self._fires)
+        if self._due is not None and now >= self._due:
+            if self._fires is not None:
+                self._ran.append(self._fires)
             self._set_due(now)
             self._run("clock")
         elif read_request(self._models) is not None:
             self._run("request")
-        elif self.config.schedule.new_documents is not None and time.monotonic() >= self._counts_at:
+        elif self._counts and time.monotonic() >= self._counts_at:
             self._counts_at = time.monotonic() + self.config.schedule.poll_seconds
-            self._by_documents(self.config.schedule.new_documents)
+            self._by_documents()
         else:
             return
-        if self._due <= self.wall():  # Another run became due meanwhile.
+        if self._due is not None and self._due <= self.wall():  # Another run became due meanwhile.
             self._set_due(self.wall())
             self._write({})
 
@@ -205,21 +222,25 @@ class Schedule:
 
         Skips times whose run began before the clock was set back.
         """
-        fires = find_next(self.config.schedule, now)
-        while fires in self._ran:
-            fires = find_next(self.config.schedule, fires)
-        self._fires = fires  # from the cron expression; `_due` is this time and a jitter
-        jitter = random.uniform(0, self.config.schedule.jitter_seconds)  # noqa: S311
-        self._due = fires + timedelta(seconds=jitter)
+        fires = _after(self._clock, now)
+        while fires is not None and fires in self._ran:
+            fires = _after(self._clock, fires)
+        self._fires = fires
+        jitter = timedelta(seconds=random.uniform(0, self.config.schedule.jitter_seconds))  # noqa: S311
+        self._due = None if fires is None else fires + jitter
 
-    def _by_documents(self, least: int) -> None:
-        """Runs a retraining if `least` documents are new since the last finished run or the first check."""
+    @property
+    def _counts(self) -> bool:
+        return self.config.schedule.new_documents is not None and self.config.corpus.service is not None
+
+    def _by_documents(self) -> None:
+        """Runs a retraining if enough documents are new since the last finished run or the first check."""
         count, known = self._count(), read_runs(self._models).get("documents")
         if count is None:
             return
         if not isinstance(known, int) or count < known:
             self._write({"documents": count})
-        elif count - known >= least:
+        elif count - known >= (self.config.schedule.new_documents or count + 1):
             log.info("%d new documents", count - known)
             self._run("documents")
 
@@ -287,8 +308,8 @@ class Schedule:
             remove_progress(self._models)  # A killed run leaves its progress.
         return child.returncode, said.strip()
 
-    def _next(self) -> str:
-        return self._due.isoformat(timespec="seconds")
+    def _next(self) -> str | None:
+        return None if self._due is None else self._due.astimezone(UTC).isoformat(timespec="seconds")
 
     def _write(self, changed: dict[str, Any]) -> None:
         try:
@@ -314,21 +335,54 @@ def _bounded(memory_mb: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def find_next(table: ScheduleTable, now: datetime) -> datetime:
-    """Returns the first time after `now` at which schedule.cron is due, in UTC.
-
-    The syntax is cron(5); a sixth field in front means seconds.
+def clock(table: ScheduleTable) -> BaseTrigger:
+    """Returns the trigger for schedule.cron. The syntax is cron(5); a sixth field in front means seconds.
 
     Raises:
         TrainingError: The cron expression or the time zone is invalid, or the expression is never due.
 
     """
+    fields = table.cron.split()
     try:
-        times = CronSim(table.cron, now.astimezone(ZoneInfo(table.timezone)))
-    except (CronSimError, ValueError, LookupError) as error:
+        if len(fields) not in (5, 6):
+            raise ValueError(f"it has {amount(len(fields), 'field')}")  # noqa: TRY301  said together with what is meant
+        given = dict(zip(_FIELDS, fields if len(fields) == 6 else ["0", *fields], strict=True))
+        given["day_of_week"] = _weekdays(given["day_of_week"])
+        each = [given]
+        if not given["day"].startswith("*") and not given["day_of_week"].startswith("*"):
+            each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # As in cron, either is enough.
+        triggers = [CronTrigger(**one, timezone=table.timezone) for one in each]
+        if all(_after(trigger, datetime.now(UTC)) is None for trigger in triggers):
+            raise ValueError("it is never due")  # noqa: TRY301
+    except (ValueError, LookupError) as error:
         raise TrainingError(
             f"schedule.cron {table.cron!r} in {table.timezone}: {error}. "
             'Five fields are meant, as "30 3 * * *" for half past three every night.'
         ) from None
-    # At the end of summer time, an hour comes twice, and a time in the first may be before `now`.
-    return next(found for each in times if (found := each.astimezone(UTC)) > now)
+    return triggers[0] if len(triggers) == 1 else OrTrigger(triggers)
+
+
+def _after(trigger: BaseTrigger, now: datetime) -> datetime | None:
+    """Returns the first time after `now` at which the trigger fires, in UTC.
+
+    UTC is needed for the hour that occurs twice at the end of summer time. Python compares two such local
+    times as equal.
+    """
+    found: datetime | None = trigger.get_next_fire_time(None, now + timedelta(microseconds=1))
+    return None if found is None else found.astimezone(UTC)
+
+
+def _weekdays(field: str) -> str:
+    """Replaces numbers of weekdays by names. Cron counts from Sunday (0 or 7), APScheduler from Monday."""
+    if field == "*" or not any(letter.isdigit() for letter in field):
+        return field
+    days: list[int] = []
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = ("0-6" if span == "*" else span).partition("-")
+        if not (first.isdigit() and (last or first).isdigit() and (step or "1").isdigit()):
+            raise ValueError(f"the weekday {part!r} is not understood")
+        days += range(int(first), int(last or first) + 1, int(step or 1))
+    if not days or not all(0 <= day <= 7 for day in days):
+        raise ValueError("weekdays are 0 (Sunday) to 7")
+    return ",".join(dict.fromkeys(_DAYS[day] for day in days))

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -27,7 +26,7 @@ from training.retraining.config import Config, check, read_config
 from training.retraining.gate.rules import Thresholds
 from training.retraining.one import Job
 from training.retraining.plan import build_limits
-from training.retraining.schedule import find_next
+from training.retraining.schedule import clock
 
 
 def config(folder: Path, text: str) -> Config:
@@ -116,7 +115,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_a_clock_that_there_is_not_is_refused(tmp_path: Path, key: str, value: str) -> None:
     table = config(tmp_path, f'[corpus]\nfile = "b"\n[schedule]\n{key} = "{value}"\n').schedule
     with pytest.raises(TrainingError, match=r"schedule\.cron"):
-        find_next(table, datetime.now(UTC))
+        clock(table)
 
 
 def test_where_speed_is_asked_for_the_limits_that_nobody_gave_are_those_of_a_trade(tmp_path: Path) -> None:

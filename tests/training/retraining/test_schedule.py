@@ -35,7 +35,7 @@ from tests.waiting import until
 from training.errors import TrainingError
 from training.retraining.config import Config, ScheduleTable
 from training.retraining.one import Job, retrain
-from training.retraining.schedule import Schedule, find_next
+from training.retraining.schedule import Schedule, clock
 from training.retraining.watch import Watch, watched
 
 
@@ -59,8 +59,8 @@ def small(
     given = {"cron": "* * * * * *", "jitter_seconds": 0} | table
     tables = {"corpus": corpus or {"file": "x.txt"}, "schedule": given, "folders": {"models": folder}}
     config = Config.model_validate(tables)
-    jumping = {"wall": lambda _: wall(), "look_seconds": 0.01} if wall else {}
-    made: Small = type("Jumping", (kind,), jumping)(folder / "retrain.toml", config)
+    jumping: dict[str, Any] = {"wall": wall, "look_seconds": 0.01} if wall else {}
+    made = kind(folder / "retrain.toml", config, **jumping)
     made.code = code
     return made
 
@@ -120,6 +120,7 @@ def test_what_is_written_down_is_when_the_next_run_begins(tmp_path: Path) -> Non
     idle = small(tmp_path, "", cron="0 3 1 1 *", jitter_seconds=100_000)
     with started(idle):
         due = idle._due
+        assert due is not None
         for _ in range(3):
             written = datetime.fromisoformat(read_runs(tmp_path)["next_run"])
             assert written == due.replace(microsecond=0), "another jitter was drawn"
@@ -337,7 +338,8 @@ def test_a_schedule_whose_models_folder_cannot_be_written_ends_at_its_start(
 )
 def test_the_clock_reads_cron_as_cron_does(cron: str, after: str, due: str) -> None:
     now = datetime.fromisoformat(after).replace(tzinfo=UTC)
-    assert find_next(ScheduleTable(cron=cron), now) == datetime.fromisoformat(due).replace(tzinfo=UTC)
+    found = clock(ScheduleTable(cron=cron, jitter_seconds=0)).get_next_fire_time(None, now)
+    assert found == datetime.fromisoformat(due).replace(tzinfo=UTC)
 
 
 PAGE = Path(__file__).parents[3] / "service" / "ui" / "views" / "versions.js"
