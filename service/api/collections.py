@@ -48,7 +48,7 @@ _COMMAND = "While that version is active, `simile map` makes one."
 class CollectionOut(BaseModel):
     name: str
     documents: int
-    mode: Mode = Field(description="Mode of searches for a text that name no mode")
+    mode: Mode = Field(description="Mode of searches that name neither mode nor min_score")
     ranked: bool = Field(description="Whether hybrid search has a ranking that was learned for it")
 
 
@@ -148,7 +148,7 @@ async def list_collections(request: Request, runtime: Service) -> Response:
             "name": name,
             "documents": count,
             "mode": mode or get_mode(learned.get(name)),
-            "ranked": name in ranked,
+            "ranked": runtime.settings.ranking and name in ranked,
         }
         for name, count in found
     ]

@@ -1,5 +1,6 @@
 """Routes for judgments: users say whether a hit is relevant. Retraining learns from the stored judgments."""
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
@@ -50,9 +51,11 @@ from service.errors import (
 )
 from service.http.bodies import STORED, json_response, validated
 from service.http.routing import RoleRoute
+from service.observability.logs import safe_message
 from service.runtime.runtime import Runtime, Service
 from service.store.values import EventLimits, Judgment, Limits
 
+log = logging.getLogger(__name__)
 router = APIRouter(prefix="/feedback", route_class=RoleRoute, tags=["feedback"])
 
 NOT_THERE = "There is no document {id!r}: never stored, or deleted since the search. Leave the judgment out."
@@ -198,7 +201,7 @@ async def _record_outcomes(
     As events they expire, and an outcome has one order for clicks and judgments. Hits that are not relevant
     do not count. A visitor who judges all hits from the top would first judge the one that a coin put there.
     """
-    if runtime.searches is None:
+    if runtime.searches is None or not runtime.live_tests.is_running:
         return
     sender, settings, now = get_sender(request), runtime.settings, time.time()
     outcomes = []
@@ -208,12 +211,16 @@ async def _record_outcomes(
             given = EventIn(
                 search_id=each.search_id, id=each.id, type="convert", query=each.query, user=each.user
             )
-            event = complete_event(given, runtime, search, collection, sender, now)
-            outcomes += [event] if event.side else []
-    if outcomes:
-        limits = EventLimits(settings.events_per_key, settings.events_per_document, settings.max_events)
+            # Hits of neither side too: clients can read events, and must not learn the sides from them.
+            outcomes.append(complete_event(given, runtime, search, collection, sender, now))
+    if not outcomes:
+        return
+    limits = EventLimits(settings.events_per_key, settings.events_per_document, settings.max_events)
+    try:
         with runtime.queued_rows.admitted(len(outcomes)):
             await runtime.corpus.store.record_events(outcomes, limits, find_bounds(request, runtime))
+    except ServiceError as error:  # The judgments are stored.
+        log.warning("Judgments do not count in the live test: %s", safe_message(error))
 
 
 @router.get("", **describe(Role.READ, FeedbackPage, open_to=OpenTo.SCOPED, raises=SELECTS))

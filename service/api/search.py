@@ -53,12 +53,12 @@ from service.api.search_plan import (
     parse_where,
     show_facets,
 )
-from service.batching.request import Answer
+from service.batching.request import Answer, Lane
 from service.corpus.interleaving import Side, name_search
 from service.corpus.recent_searches import sum_up
 from service.corpus.rewriting import Rewritten
 from service.corpus.search import Page, Query, Rival, Search
-from service.errors import Conflict, NotFound, ServiceError, Storage, Validation
+from service.errors import Conflict, Hung, NotFound, ServiceError, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
 from service.http.routing import RoleRoute
 from service.observability.metrics import Metrics
@@ -503,7 +503,12 @@ def _note(
 
 
 async def _prepare(
-    runtime: Runtime, generation: Generation, plan: Plan, given: Sequence[Query], search: Search
+    runtime: Runtime,
+    generation: Generation,
+    plan: Plan,
+    given: Sequence[Query],
+    search: Search,
+    lane: Lane = Lane.INTERACTIVE,
 ) -> tuple[list[Query], Answer, dict[str, Any]]:
     """Corrects and embeds the queries `given` for one side of a search.
 
@@ -523,7 +528,7 @@ async def _prepare(
         for query, each, sent in zip(given, rewritten, plan.queries, strict=True)
     ]
     corrected = replace(plan, queries=queries)
-    queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected)
+    queries, embedded, notes = await embed_queries(runtime, generation, search.mode, corrected, lane)
     return queries, embedded, notes | _describe_corrections(rewritten, several=plan.several)
 
 
@@ -562,10 +567,18 @@ async def _find_rival(
         other = replace(other, ends=search.ends, conditions=search.conditions)
         if other.mode != search.mode or candidate.number != generation.number:
             await runtime.corpus.check_complete(generation, active=True)
+            # The service replaces threads of the lane RERANK that hang.
+            lane = Lane.INTERACTIVE if candidate.number == generation.number else Lane.RERANK
             async with asyncio.timeout(TESTED_SECONDS / 2):
-                queries, again, _ = await _prepare(runtime, candidate, plan, given, other)
-            times = _get_embedding_seconds(embedded), _get_embedding_seconds(again)
-    except (ServiceError, TimeoutError):  # The options do not fit the candidate, or only it needs a vector.
+                queries, again, _ = await _prepare(runtime, candidate, plan, given, other, lane)
+            own, others = _get_embedding_seconds(embedded), _get_embedding_seconds(again)
+            times = (own, others) if own and others else times  # A cached vector takes no time.
+    except TimeoutError:
+        runtime.live_tests.note_seconds((_get_embedding_seconds(embedded), TESTED_SECONDS / 2))
+        return None
+    except ServiceError as error:  # Mostly: the options do not fit the candidate, or only it needs a vector.
+        if isinstance(error, Hung):
+            candidate.fault = error.message  # It ends the test.
         return None
     return Rival(candidate, queries, other, coins, times)
 

@@ -22,7 +22,7 @@ from service.active import Generation
 from service.api.collections import find_bounds, find_tenant
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
-from service.batching.request import Answer, Timing
+from service.batching.request import Answer, Lane, Timing
 from service.corpus.search import Hit, Page, Query, Search
 from service.corpus.tokens import compares_tokens
 from service.errors import Conflict, Empty, Validation
@@ -531,7 +531,7 @@ def given_id(id: str, name: str) -> str:
 
 
 async def embed_queries(
-    runtime: Runtime, generation: Generation, mode: Mode, plan: Plan
+    runtime: Runtime, generation: Generation, mode: Mode, plan: Plan, lane: Lane = Lane.INTERACTIVE
 ) -> tuple[list[Query], Answer, dict[str, Any]]:
     """Embeds text queries if the mode needs vectors, and checks vector queries.
 
@@ -562,7 +562,7 @@ async def embed_queries(
         encoder = encoder.for_queries
     typed = [at for at, query in enumerate(queries) if query.typed]
     texts = [*(query.text for query in queries), *(queries[at].typed for at in typed)]
-    answer = await runtime.batcher.embed(encoder, [prompt + text for text in texts])
+    answer = await runtime.batcher.embed(encoder, [prompt + text for text in texts], lane=lane)
     vectors, count = answer.vectors, len(queries)
     embedded = [query._replace(vector=vector) for query, vector in zip(queries, vectors, strict=False)]
     for at, vector in zip(typed, vectors[count:], strict=True):

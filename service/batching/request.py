@@ -21,7 +21,7 @@ CHARACTERS_PER_TOKEN = 4  # estimate for English with WordPiece
 
 class Lane(StrEnum):
     INTERACTIVE = "interactive"
-    RERANK = "rerank"  # for pairs, which the reranker scores
+    RERANK = "rerank"  # for pairs, which the reranker scores, and queries of a candidate in a live test
     BACKGROUND = "background"
     CANDIDATE = "candidate"  # for versions that are not active
 

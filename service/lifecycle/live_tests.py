@@ -204,9 +204,14 @@ class LiveTests:
 
         Any replica may have answered the search.
         """
-        coins = self._toss(collection, visitor, query)
+        coins = self._toss(collection, visitor, query) if self.is_running else None
         side: Side = 0 if coins is None else coins.find_side(search_id, id)
         return (coins.test, side) if coins is not None and side else ("", 0)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a test shows hits of two versions."""
+        return self._candidate is not None and self._candidate.test.state == "running"
 
     def _toss(self, collection: str, visitor: str, query: str) -> Coins | None:
         """Returns the coins of a query of a visitor, or None if its searches are not tested."""
@@ -268,10 +273,14 @@ class LiveTests:
         Raises:
             NotFound: No test of this version is running.
         """
-        before, test = await self._read()
-        if test is None or test.candidate != version or test.ended is not None:
-            raise NotFound(f"No live test of {version[:100]!r} is running.")
-        return await self._end(before, test, "stopped", "An operator stopped it.", await self._measure(test))
+        ended: LiveTest | None = None
+        while ended is None or ended.ended is None:  # It may begin to run meanwhile.
+            before, test = await self._read()
+            if test is None or test.candidate != version or test.ended is not None:
+                raise NotFound(f"No live test of {version[:100]!r} is running.")
+            standing = await self._measure(test)
+            ended = await self._end(before, test, "stopped", "An operator stopped it.", standing)
+        return ended
 
     async def get(self, version: str) -> tuple[LiveTest, Standing]:
         """Returns the last test and how it stands.
@@ -374,6 +383,8 @@ class LiveTests:
         loaded = self._get_loaded(test) if test.builds else None
         if loaded is not None and (loaded.retired or loaded.fault):
             return loaded.fault or f"The index of {test.candidate} could not follow a write."
+        if test.state == "preparing" and time.time() - test.started > self._max_seconds:
+            return f"Its vectors were not complete after {self._max_seconds / DAY:g} days."
         gone = {*test.collections} - {*await self._corpus.store.collection_names()}
         if gone:
             return f"The collection {min(gone)} was deleted."
@@ -436,7 +447,7 @@ class LiveTests:
         """Returns the collections in which searches of both versions differ, and whether vectors differ.
 
         Raises:
-            Conflict: The versions do not differ.
+            Conflict: The versions do not differ, or the candidate needs token vectors.
         """
         if manifest.version == active.version:
             raise Conflict(f"{manifest.version} is active. Name another version.")
@@ -445,7 +456,12 @@ class LiveTests:
         for name in await self._corpus.store.collection_names():
             own, other = rankings[name], active.rankings[name]
             splits = passage_tokens(manifest, name) != passage_tokens(active.manifest, name)
-            builds |= splits or (bool(own.late) and own.space != other.space)
+            builds |= splits
+            if own.late and (encodes or own.space != other.space):
+                raise Conflict(
+                    f"The ranking of {name} in {manifest.version} compares token vectors that the active "
+                    "version does not have. Such a ranking cannot be tested live."
+                )
             searches = own != other or manifest.search.get(name) != active.manifest.search.get(name)
             if encodes or splits or searches:
                 found.append(name)

@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,12 +173,14 @@ def _learn_all(given: _Given) -> dict[str, Learned]:
 
 def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
     """Yields each collection with the labels of its queries: those with a judged document in it."""
+    queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
-    judgments = (found.answers, found.negatives, clicked)
-    names = {split_qualified(id)[0] for each in judgments for ids in each.values() for id in ids}
-    for name in sorted(names):
-        labels = {query: label(name, query, found) for query in {*chain(*judgments)}}
-        yield name, {query: each for query, each in labels.items() if each.gains or each.wrong}
+    for judgments in (found.answers, found.negatives, clicked):
+        for query, ids in judgments.items():
+            for id in ids:
+                queries.setdefault(split_qualified(id)[0], set()).add(query)
+    for name, some in sorted(queries.items()):
+        yield name, {query: label(name, query, found) for query in some}
 
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The folders of a retraining: its work folder, and the models folder, which must be the service's.
 
-At most one retraining works on a models folder at a time.
+A killed process cannot remove its temporary folder, so the next retraining does. A running process holds a
+lock on its folder, which protects the folder. At most one retraining works on a models folder at a time.
 
 A retraining reads a service at a URL, but publishes into a models folder on disk. At each start, a service
 writes a new id into its models folder, which `GET /info` reports, so `require_same_folder` can compare them.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -22,6 +24,8 @@ from models.store import ModelStore
 from training.errors import Busy, TrainingError
 from training.retraining.lineage import active_version
 from training.text.service import fetch_info, shown
+
+_PREFIX = "simile-retrain-"
 
 
 @contextlib.contextmanager
@@ -45,11 +49,22 @@ def workplace(kept: Path | None) -> Iterator[Path]:
     """
     with contextlib.ExitStack() as opened:
         if kept is None:
-            temporary = tempfile.TemporaryDirectory(prefix="simile-retrain-", ignore_cleanup_errors=True)
-            kept = Path(opened.enter_context(temporary))
+            _sweep()
+            kept = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            if (held := lock(kept)) is not None:
+                opened.callback(os.close, held)
+            opened.callback(shutil.rmtree, kept, ignore_errors=True)
         kept.mkdir(parents=True, exist_ok=True)
         opened.enter_context(_terminable())
         yield kept
+
+
+def _sweep() -> None:
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # The folder belongs to another user.
+            if (held := lock(left)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(held)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ from models.messages import format_table
 from service.cli.commands.client import Remote, connect_to
 from service.errors import CommandError
 
-_HEADS = ("collection", "documents", "mode", "ranking")
+_HEADS = ("collection", "documents", "mode", "learned ranking")
+_RANKED = {True: "yes", False: "no", None: "?"}  # A service before 1.0 does not say it.
 
 
 def describe(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> str:
     if arguments.json:
         return json.dumps(answer.value, indent=2)
     rows = [
-        (each["name"], f"{each['documents']:,}", each["mode"], "learned" if each["ranked"] else "default")
+        (each["name"], f"{each['documents']:,}", each.get("mode", "?"), _RANKED[each.get("ranked")])
         for each in found
     ]
     return format_table([_HEADS, *rows]) if rows else "There is no collection."

@@ -186,7 +186,7 @@ def test_a_version_waits_for_the_memory_of_every_collection_and_of_every_passage
 ) -> None:
     seen: list[tuple[int, list[int]]] = []
 
-    def looked(documents: int, rows: list[int], *others: object, alone: bool) -> None:
+    def looked(documents: int, rows: list[int], *others: object, **options: object) -> None:
         seen.append((documents, sorted(rows)))
 
     monkeypatch.setattr(capacity, "shortage", looked)

@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,21 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
+from models.encoder import Encoder
 from models.search import passages
 from service.errors import Conflict, Unhealthy
 from service.lifecycle import live_tests
 from service.lifecycle.builder import HARMLESS
 from service.lifecycle.live_tests import LiveTests
 from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT, Standing
+from service.runtime import watchdog
 from service.store.sql.connection import fetch_column
+from tests.parts.faults import before_passes
 from tests.parts.places import DOCUMENTS, Place, break_model, count_embedded
 from tests.service.lifecycle.test_capacity import second_version, write
 from tests.service.lifecycle.test_live_tests import start, state
 from tests.service.swapping import TEXTS, Oracle
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 UNLIKE = TEXTS[100:]  # Queries that are no documents.
 MIB = 2**20
@@ -353,14 +357,75 @@ def test_an_accepted_candidate_stays_loaded_until_it_is_requested(
     place.until_active(place.b)
 
 
-def test_a_candidate_that_hangs_ends_its_test(place: Place, client: TestClient) -> None:
+def test_a_candidate_that_hangs_ends_its_test(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the active version then answers, and the service stays healthy."""
+    ill: list[str] = []
+    monkeypatch.setattr(watchdog, "end", ill.append)
+    released = threading.Event()
+    with place.serving(live_test=1, hang_seconds=1, workers=1) as client:
+        place.fill()
+        start(client, place.b)
+        until_running(client, place.b)
+
+        def hang(encoder: Encoder, _: Any) -> None:
+            if encoder.manifest.version == place.b:
+                released.wait(LIMIT)
+
+        before_passes(monkeypatch, hang)
+        try:
+            queries = iter(UNLIKE)
+
+            def is_stopped() -> bool:
+                find(client, next(queries))
+                return bool(state(client, place.b)["state"] == "stopped")
+
+            until(is_stopped)
+            assert state(client, place.b)["says"].endswith("in time (SIMILE_HANG_SECONDS).")
+            find(client, next(queries))
+            assert not ill
+            assert client.get("/models").json()["active"] == place.a
+        finally:
+            released.set()
+
+
+def test_a_candidate_that_embeds_too_slowly_is_rejected(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_tests, "TIMED", 2)
+    monkeypatch.setattr("service.api.search.TESTED_SECONDS", 0.4)
     start(client, place.b)
     until_running(client, place.b)
-    [candidate] = place.app.state.runtime.active.followers
-    candidate.fault = "A forward pass hangs."
-    until(lambda: state(client, place.b)["state"] == "stopped")
-    assert state(client, place.b)["says"].endswith("A forward pass hangs.")
-    until_dropped(place, place.b)
+
+    def embed_slowly(encoder: Encoder, _: Any) -> None:
+        if encoder.manifest.version == place.b:
+            time.sleep(0.5)
+
+    before_passes(monkeypatch, embed_slowly)
+    queries = iter(UNLIKE)
+
+    def is_rejected() -> bool:
+        find(client, next(queries))
+        return bool(state(client, place.b)["state"] == "rejected")
+
+    until(is_rejected)
+    assert state(client, place.b)["says"].endswith("Its searches take more than 2 times as long.")
+
+
+def test_a_test_that_begins_to_run_while_it_is_stopped_is_stopped(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state changes between the read and the write of the stop."""
+    start(client, place.b)
+    until_running(client, place.b)
+    store = place.app.state.runtime.corpus.store
+    replace, fails = store.replace_live_test, iter([True])
+
+    async def lose(before: str | None, after: str) -> bool:
+        return not next(fails, False) and await replace(before, after)
+
+    monkeypatch.setattr(store, "replace_live_test", lose)
+    assert client.delete(f"/models/{place.b}/test").json()["state"] == "stopped"
+    assert state(client, place.b)["state"] == "stopped"
 
 
 def test_an_activation_pauses_and_ends_a_test(

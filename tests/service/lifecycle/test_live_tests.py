@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from models.manifest import FUSION, SearchDefaults
 from models.publishing.publish import publish
 from models.search.ranking import Ranking
 from models.store import ModelStore
+from models.tokens.late import DIMENSIONS
 from service.auth.keys import UNTRUSTED
 from service.lifecycle import live_tests
 from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT
@@ -222,8 +224,11 @@ def test_a_share_of_zero_turns_tests_off(place: Place) -> None:
 
 def test_a_version_that_cannot_be_tested_is_refused(place: Place, client: TestClient) -> None:
     same = add_version(place.store, place.b, search={"nowhere": SearchDefaults(mode="dense", weight=1.0)})
+    projection = b64encode(bytes(2 * DIMENSIONS * 32))
+    late = add_version(place.store, place.b, ranking=Ranking(weights={"length": 1.0}, late=projection))
     reasons = {
         place.b: "is active",
+        late: "compares token vectors",
         same: "nothing is there to compare",
         "20260101T000000-none-00000000": "There is no version",
     }

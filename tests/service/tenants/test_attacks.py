@@ -258,7 +258,9 @@ def test_service_and_models_tell_nothing_about_the_documents_of_others(world: Wo
         assert all(
             each["canary"] is each["total"] is None and each["scores"] == {} for each in models["models"]
         )
-        assert is_clean(json.dumps([info, models, caller.get("/v1/models")]))
+        one = caller.get(f"/models/{models['active']}")
+        assert one["live_test"] is one["total"] is None
+        assert is_clean(json.dumps([info, models, one, caller.get("/v1/models")]))
     assert world.boss.get("/info")["index"]["documents"] >= 13
 
 

@@ -18,7 +18,7 @@ HASH = "a" * 64
 SCOPED = """
 POST / /embed /similarity /tokenize /decode /embeddings /v1/embeddings /v2/embed
 POST /rerank /v1/rerank /v2/rerank /predict /mcp
-GET /v1/models /info /me /models /examples /collections /collections/{collection}/synonyms
+GET /v1/models /info /me /models /models/{version} /examples /collections /collections/{collection}/synonyms
 POST /search /documents /files /files/preview /feedback /events
 GET /search /suggest /documents /documents/count /documents/{id:anything} /map
 GET /feedback /feedback/count /feedback/summary /events /events/count

@@ -105,7 +105,7 @@ def test_a_blank_model_is_pre_trained_and_its_run_is_the_base_of_another(
 ) -> None:
     arguments = ["blank", str(tmp_path / "blank"), "--tokenizer", str(tiny_source), "--layers", "1"]
     assert main([*arguments, "--width", "64"]) == 0
-    assert f"training train mlm --base {tmp_path / 'blank'}" in capsys.readouterr().out
+    assert f"simile train mlm --base {tmp_path / 'blank'}" in capsys.readouterr().out
     changes = {"optim.lr": 3e-3, "optim.batch": 32, "optim.warmup": 0.0, "dropout": 0.0}
     corpus = build_corpus(TEXTS)
     recipe = load_recipe("mlm", changes)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,13 +273,21 @@ def test_evaluation_data_is_looked_at_before_anything_is_trained(job: Job, tmp_p
     assert not list(job.work.glob("*"))
 
 
-def test_a_temporary_work_folder_goes_with_its_process() -> None:
+def test_a_temporary_work_folder_goes_with_its_process_and_dead_ones_are_swept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = tmp_path / "simile-retrain-dead"
+    dead.mkdir()
     with workplace(None) as first:
-        assert first.is_dir()
+        assert not dead.exists()
+        with workplace(None) as second:
+            assert first.is_dir(), "a living process's folder was swept"
+        assert not second.exists()
+        with pytest.raises(KeyboardInterrupt), workplace(None) as third:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert not third.exists()
     assert not first.exists()
-    with pytest.raises(KeyboardInterrupt), workplace(None) as second:
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert not second.exists()
 
 
 Three = tuple[ModelStore, list[str]]
