@@ -48,8 +48,8 @@ def test_collections_are_listed_for_people_and_programs(service: Service, url: s
         done = run("collections", "--url", address)
         assert done.returncode == 0, done.stderr
         rows = [line.split() for line in done.stdout.splitlines()]
-        assert rows[0] == ["collection", "documents", "mode", "ranking"]
-        assert rows[1:] == [["default", "3", "hybrid", "default"], ["other", "1", "hybrid", "default"]]
+        assert rows[0] == ["collection", "documents", "mode", "learned", "ranking"]
+        assert rows[1:] == [["default", "3", "hybrid", "no"], ["other", "1", "hybrid", "no"]]
     done = run("collections", "--json", "--url", url)
     assert json.loads(done.stdout) == service.client.get("/collections").json()
     service.client.delete("/collections/other").raise_for_status()

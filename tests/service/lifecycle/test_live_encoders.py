@@ -255,10 +255,16 @@ def test_a_candidate_that_lacks_a_document_is_not_compared(
     start(client, place.b)
     until_running(client, place.b)
     place.until(lambda: is_tested(place, place.b))
-    monkeypatch.setattr("service.lifecycle.builder.CatchUp.note", lambda _: None)
+    failed = threading.Event()
+
+    async def fill_nothing(*_: Any) -> None:
+        failed.set()
+
+    monkeypatch.setattr("service.lifecycle.builder.CatchUp._fill", fill_nothing)
     break_model(monkeypatch, place.b)
-    text = UNLIKE[0]
+    text = UNLIKE[1]  # The vector of UNLIKE[0] is cached.
     assert place.put({"new": text}).status_code == 200
+    assert failed.wait(LIMIT)
     monkeypatch.undo()
     hits = [hit["id"] for hit in find(client, text)["hits"]]
     assert hits == rank(place.oracle, place.a, text, DOCUMENTS | {"new": text})[:10]
@@ -511,16 +517,18 @@ def test_a_failing_candidate_fails_no_search(
     assert state(client, place.b)["decided"] == 0
 
 
-def test_a_night_with_another_encoder_is_tested(place: Place) -> None:
+def test_a_night_with_another_encoder_is_tested(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later version waits until the test ends."""
     with place.serving(live_test=1, activate="test") as client:
         place.fill()
         place.store.request(place.b)
         until(lambda: client.get(f"/models/{place.b}/test").status_code == 200)
+        release = place.hold(monkeypatch, place.c, 0)  # Its test would hide the result of the first.
         place.store.request(place.c)
         assert state(client, place.b)["state"] == "running"
         place.until(lambda: is_tested(place, place.b))
         assert click_until_over(place.client, place.oracle, place.b, place.a)["state"] == "rejected"
+        release.set()
         until(lambda: client.get(f"/models/{place.c}/test").status_code == 200)
         place.until(lambda: is_tested(place, place.c))
         assert click_until_over(place.client, place.oracle, place.c, place.c, 2000)["state"] == "accepted"

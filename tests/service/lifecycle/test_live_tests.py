@@ -165,6 +165,7 @@ def test_thumbs_count_for_the_side_that_chose_the_hit(place: Place, client: Test
     assert {event["type"] for event in events} == {"convert"}
     judgment = choose(client, 60, prefers_long) | {"relevant": True}
     client.delete(f"/models/{place.c}/test").raise_for_status()
+    until(lambda: not place.app.state.runtime.live_tests.is_running)
     assert client.post("/feedback", json=judgment).json()["stored"] == 1
     assert client.get("/events/count").json()["count"] == len(events), "no test, no outcome"
 
