@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,18 @@ def click_until_over(
         if number % 10 == 0 and (told := state(client, candidate))["ended"]:
             return told
     raise AssertionError(state(client, candidate))
+
+
+def find_until_over(client: Any, candidate: str) -> dict[str, Any]:
+    """Searches for one query after the other, until the test is over. Returns its state."""
+    queries = cycle(UNLIKE)
+
+    def is_over() -> bool:
+        find(client, next(queries))
+        return state(client, candidate)["ended"] is not None
+
+    until(is_over)
+    return state(client, candidate)
 
 
 def generations(place: Place) -> list[str]:
@@ -379,15 +392,10 @@ def test_a_candidate_that_hangs_ends_its_test(place: Place, monkeypatch: pytest.
 
         before_passes(monkeypatch, hang)
         try:
-            queries = iter(UNLIKE)
-
-            def is_stopped() -> bool:
-                find(client, next(queries))
-                return bool(state(client, place.b)["state"] == "stopped")
-
-            until(is_stopped)
-            assert state(client, place.b)["says"].endswith("in time (SIMILE_HANG_SECONDS).")
-            find(client, next(queries))
+            found = find_until_over(client, place.b)
+            assert found["state"] == "stopped"
+            assert found["says"].endswith("in time (SIMILE_HANG_SECONDS).")
+            find(client, UNLIKE[-1])
             assert not ill
             assert client.get("/models").json()["active"] == place.a
         finally:
@@ -407,14 +415,9 @@ def test_a_candidate_that_embeds_too_slowly_is_rejected(
             time.sleep(0.5)
 
     before_passes(monkeypatch, embed_slowly)
-    queries = iter(UNLIKE)
-
-    def is_rejected() -> bool:
-        find(client, next(queries))
-        return bool(state(client, place.b)["state"] == "rejected")
-
-    until(is_rejected)
-    assert state(client, place.b)["says"].endswith("Its searches take more than 2 times as long.")
+    found = find_until_over(client, place.b)
+    assert found["state"] == "rejected"
+    assert found["says"].endswith("Its searches take more than 2 times as long.")
 
 
 def test_a_test_that_begins_to_run_while_it_is_stopped_is_stopped(
