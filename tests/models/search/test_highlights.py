@@ -115,9 +115,9 @@ def test_long_words_and_runs_take_linear_time() -> None:
         text = (unit * MAX_CHARACTERS)[:MAX_CHARACTERS]
         times = []
         for part in (text[: MAX_CHARACTERS // 4], text):
-            began = time.perf_counter()
+            began = time.thread_time()
             Matcher(["b", "京都", "a"]).find(part)
-            times.append(time.perf_counter() - began)
+            times.append(time.thread_time() - began)
         assert times[1] < 16 * times[0] + 0.5, unit
 
 

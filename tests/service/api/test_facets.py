@@ -1,5 +1,6 @@
 """Facets over HTTP: each listed value or range is a filter that matches as many documents as it says."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -376,7 +377,20 @@ def test_too_many_different_values_are_not_counted(
         assert facet(service, "fewer", "url", facet_values=1)["other"] == 39
 
 
-def test_too_many_values_are_not_read_again(service: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unwarmed(tmp_path: Path, tiny_models_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """A service that reads values only when a search needs them."""
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("service.runtime.runtime.keep_warm", never)
+    with serving(new_settings(tmp_path, tiny_models_dir)) as client:
+        yield client
+
+
+def test_too_many_values_are_not_read_again(unwarmed: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = unwarmed
     monkeypatch.setattr(facets, "MAX_COLUMN_BYTES", 20_000)
     read, read_some = [], facets._read
 

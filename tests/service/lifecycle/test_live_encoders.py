@@ -128,8 +128,14 @@ def generations(place: Place) -> list[str]:
 def until_dropped(place: Place, version: str) -> None:
     """Waits until neither the memory nor the store has anything of a version."""
     active = place.app.state.runtime.active
-    place.until(lambda: active.followers == () and generations(place) == ["active"])
-    assert place.state(version)["loaded"] is False
+
+    def is_dropped() -> bool:
+        shown = place.state(version)
+        if shown["loaded"] or shown["state"] in ("building", "ready"):
+            return False  # A build that was just stopped can still begin its generation.
+        return active.followers == () and generations(place) == ["active"]
+
+    place.until(is_dropped)
 
 
 def until_running(client: httpx2.Client, version: str) -> None:
