@@ -31,7 +31,6 @@ MAX_RECALLED = 10  # Further hits, judged relevant for similar queries, that it 
 RERANKED = 20  # Best hits that a reranker orders again, unless a search names another number.
 _SATURATED = 1e-7  # A sigmoid in float32 cannot come nearer to 0 and 1.
 _FLAT = 1e-9  # A feature with a smaller deviation does not tell the candidates apart.
-_HYBRID = FEATURES.index("hybrid")
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -126,7 +125,6 @@ class Ranking(BaseModel):
         fingerprint: Fingerprint of the encoder whose vectors it learned from. None: any encoder.
         weights: Weights of the features, by name. A missing feature has weight 0.
         trees: Trees that are added to the linear model. None: the linear model alone.
-        hybrid_share: Share of the hybrid score in the result. Above 0 only if few queries were judged.
         mean_query: Mean of the query vectors, length 1, for the feature `hub`. Empty: `hub` is 0.
         memory_threshold: Judged queries nearer to a search than this count (`Memory.recall`).
         queries: Number of judged queries that it learned from.
@@ -141,7 +139,6 @@ class Ranking(BaseModel):
     fingerprint: Sha256 | None = None
     weights: dict[str, _Number]
     trees: Trees | None = None
-    hybrid_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     mean_query: list[_Number] = Field(default_factory=list)
     memory_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.8
     queries: Annotated[int, Field(ge=0)] = 0
@@ -178,7 +175,7 @@ class Ranking(BaseModel):
     def contribute(self, features: Features, late: Features | None = None) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
 
-        The linear score and the trees are standardized before they are added, so both have equal influence.
+        The trees get the deviation of the linear score, so both have equal influence.
         The features of MEMORY are added last, so their effect does not depend on the other features.
 
         Args:
@@ -190,15 +187,11 @@ class Ranking(BaseModel):
         columns = dict(zip((*FEATURES, *LATE), np.hstack([scaled, tokens]).T, strict=True))
         linear = {name: weight * columns[name] for name, weight in self.weights.items()}
         memory = {name: linear.pop(name) for name in MEMORY if name in linear}
-        parts = linear
+        parts = linear.copy()
         if self.trees is not None:
-            parts = _divided(parts)
             boosted = self.trees.score(np.hstack([features, scaled, tokens]))
-            parts["trees"] = (boosted - boosted.mean()) / _deviation(boosted)
-        if self.hybrid_share:
-            learned = {name: (1 - self.hybrid_share) * part for name, part in _divided(parts).items()}
-            rest = self.hybrid_share * scaled[:, _HYBRID]
-            parts = learned | {"hybrid": learned.get("hybrid", np.zeros(len(features))) + rest}
+            scale = _deviation(sum(linear.values(), np.zeros(1))) / _deviation(boosted)
+            parts["trees"] = scale * (boosted - boosted.mean())
         return parts | memory
 
 
@@ -269,12 +262,6 @@ def rerank(scores: NDArray[np.floating]) -> NDArray[np.intp]:
     scored = np.flatnonzero(np.isfinite(scores))
     order[scored] = scored[np.argsort(-scores[scored], kind="stable")]
     return order
-
-
-def _divided(parts: dict[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Divides all parts by the deviation of their sum."""
-    spread = _deviation(sum(parts.values(), np.zeros(1)))
-    return {name: part / spread for name, part in parts.items()}
 
 
 def _deviation(scores: NDArray[np.float64]) -> float:

@@ -10,7 +10,7 @@ queries.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ from training.evaluation.paired import Interval
 from training.evaluation.significance import of_mean
 from training.ranking.examples import Example, build_memory, score_candidates
 from training.ranking.fitting import (
-    AVERAGED_QUERIES,
     FOLDS,
     THRESHOLDS,
     Procedure,
@@ -162,47 +161,40 @@ def learn(
 
 
 def choose(examples: Sequence[Example], prior: Weights, *, late: bool = False) -> Procedure:
-    """Chooses whether a ranking uses memory and trees, and whether it is averaged with the hybrid order.
+    """Chooses whether a ranking has a memory of its own, and from which nearness.
 
-    The result is the best procedure on questions as they come. Memory is used only if a loss on new questions
-    is not likely. Averaging is tried only with few queries.
+    Memory is used if a gain on questions as they come is likely, and a loss on new questions is not. All
+    rankings have trees if LightGBM is there, because with few queries, chance would choose between them
+    (docs/decisions/ranking.md).
     """
-    few, boosts = len(examples) <= AVERAGED_QUERIES, can_boost()
+    plain = Procedure(None, trees=False, late=late)
 
-    def validate(name: str, *, trees: bool) -> Callable[[Procedure], Comparison]:
+    def validate(name: str) -> Callable[[Procedure], Comparison]:
         """Fits a ranking to each fold.
 
         Returns a function that completes these rankings by a procedure, and scores them.
         """
-        fitting = partial(fit, prior=prior, procedure=Procedure(None, trees, late=late))
+        fitting = partial(fit, prior=prior, procedure=plain)
         folds = [fold.fit(fitting) for fold in islice(draw_folds(examples, name), _CHOOSING)]
         return lambda procedure: compare(
             examples, [fold.fit(partial(complete, fold.ranking, procedure=procedure)) for fold in folds]
         )
 
-    new, coming = validate(NEW, trees=False), validate(COMING, trees=boosts)
+    def compare_with_plain(name: str) -> list[Comparison]:
+        validated = validate(name)
+        before = validated(plain).after
+        return [validated(procedure)._replace(before=before) for procedure in remembering]
 
-    @cache
-    def score(procedure: Procedure) -> float:
-        found = coming(procedure).after
-        return float(found.mean()) if len(found) else 0.0
-
-    best = Procedure(None, trees=False, averaged=few, late=late)
-    before = new(best).after
-    remembering = [best._replace(threshold=each) for each in THRESHOLDS]
-    for procedure in sorted(remembering, key=score, reverse=True):
-        if (
-            score(procedure) > score(best)
-            and new(procedure)._replace(before=before).interval(LIKELY).high >= 0
-        ):
-            best = procedure
-    # Trees do not see memory, and neither does the average.
-    others = [
-        best._replace(trees=trees, averaged=averaged)
-        for trees in ((False, True) if boosts else (False,))
-        for averaged in ((True, False) if few else (False,))
-    ]
-    return max(others, key=score)
+    remembering = [plain._replace(threshold=each) for each in THRESHOLDS]
+    useful = {
+        procedure: coming.gain
+        for procedure, coming, new in zip(
+            remembering, compare_with_plain(COMING), compare_with_plain(NEW), strict=True
+        )
+        if coming.interval(LIKELY).low > 0 and new.interval(LIKELY).high >= 0
+    }
+    best = max(useful, key=useful.__getitem__, default=plain)
+    return best._replace(trees=can_boost())
 
 
 def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> str:

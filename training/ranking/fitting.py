@@ -28,10 +28,8 @@ from training.ranking.examples import Example, build_memory, remember
 log = logging.getLogger(__name__)
 
 MIN_QUERIES = 20  # Judged queries. With fewer, the default ranking is better than an own one.
-AVERAGED_QUERIES = 200  # Up to this number, the result may be averaged with the hybrid order.
 THRESHOLDS = (0.5, 0.7, 0.9)  # Nearness from which a judged query can be remembered.
 FOLDS = 5
-_SHARE = 0.5  # Of the hybrid score, if few queries were judged.
 _STRENGTH = 3.0  # Of the pull towards the prior, divided by the number of queries.
 _FEW = 150  # Below this number of queries, the trees are smaller.
 _LABELS = 4  # The label of the most relevant document of a query.
@@ -47,21 +45,18 @@ class Procedure(NamedTuple):
         threshold: Judged queries with a larger nearness (`Memory.recall`) are remembered, with learned
             weights. None: the memory of the prior.
         trees: Whether trees are added to the linear model.
-        averaged: Whether the result is averaged with the hybrid order.
         late: Whether the linear model and the trees use late interaction.
     """
 
     threshold: float | None
     trees: bool
-    averaged: bool = False
     late: bool = False
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
         """Returns the procedure by which a ranking was fitted."""
         threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
-        trees, averaged = ranking.trees is not None, ranking.hybrid_share > 0
-        return cls(threshold, trees, averaged, late=bool(ranking.late))
+        return cls(threshold, ranking.trees is not None, late=bool(ranking.late))
 
 
 class _Learnable(NamedTuple):
@@ -123,7 +118,7 @@ def fit(
 
 
 def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure) -> Ranking:
-    """Returns a ranking with the memory, the trees and the averaging of a procedure.
+    """Returns a ranking with the memory and the trees of a procedure.
 
     Memory is learned on top of the linear model. So a new question, which recalls nothing, has the same order
     as without memory.
@@ -133,9 +128,7 @@ def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure
         examples: The judged queries to which it was fitted.
         procedure: The parts that the result has.
     """
-    changes: dict[str, Any] = {"hybrid_share": _SHARE if procedure.averaged else 0.0}
-    if not procedure.trees:
-        changes["trees"] = None
+    changes: dict[str, Any] = {} if procedure.trees else {"trees": None}
     if procedure.threshold is not None:
         weights = np.array([ranking.weights.get(name, 0.0) for name in (*FEATURES, *LATE)])
         others = np.append(weights[:_MEMORY], weights[len(FEATURES) :])

@@ -58,21 +58,19 @@ def test_trees_read_raw_and_standardized_features() -> None:
     np.testing.assert_array_equal(Trees(**scaled).score(inputs), expected)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_the_parts_of_a_score_add_up_to_it(share: float) -> None:
-    ranking = Ranking(weights={"dense": 1, "bm25": -2}, trees=Trees(**STUMP), hybrid_share=share)
+def test_the_parts_of_a_score_add_up_to_it() -> None:
+    ranking = Ranking(weights={"dense": 1, "bm25": -2}, trees=Trees(**STUMP))
     parts = ranking.contribute(RAW)
-    assert set(parts) == {"dense", "bm25", "trees"} | ({"hybrid"} if share else set())
+    assert set(parts) == {"dense", "bm25", "trees"}
     np.testing.assert_allclose(sum(parts.values()), ranking.score(RAW))
-    if share == 1:
-        np.testing.assert_allclose(ranking.score(RAW), standardize(RAW)[:, HYBRID])
 
 
 def test_linear_score_and_trees_decide_alike() -> None:
-    ranking = Ranking(weights={"dense": 100}, trees=Trees(**STUMP))
+    ranking = Ranking(weights={"dense": 100, "memory_best": 3}, trees=Trees(**STUMP))
     parts = ranking.contribute(RAW)
-    assert np.std(parts["dense"]) == pytest.approx(1)
-    assert np.std(parts["trees"]) == pytest.approx(1)
+    assert np.std(parts["dense"]) == pytest.approx(100)
+    assert np.std(parts["trees"]) == pytest.approx(100)
+    np.testing.assert_allclose(parts["memory_best"], 3 * RAW[:, FEATURES.index("memory_best")])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,6 @@ def test_linear_score_and_trees_decide_alike() -> None:
         {"format": 2},
         {"fingerprint": "short"},
         {"memory_threshold": 1.0},
-        {"hybrid_share": 2},
         {"code": "import os"},
         {"trees": STUMP | {"left": [1, 1]}},
         {"trees": STUMP | {"left": [1, 0, 2]}},
@@ -110,18 +107,16 @@ def test_late_interaction_is_standardized_over_the_candidates_that_have_it() -> 
     assert not standardize_late(np.full((3, len(LATE)), 0.25)).any()
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_without_token_vectors_a_ranking_has_the_order_of_the_other_features(share: float) -> None:
-    ranking = Ranking(weights={"dense": 1, "maxsim": 2, "memory_best": 1}, hybrid_share=share)
-    alone = Ranking(weights={"dense": 1, "memory_best": 1}, hybrid_share=share)
+def test_without_token_vectors_a_ranking_has_the_order_of_the_other_features() -> None:
+    ranking = Ranking(weights={"dense": 1, "maxsim": 2, "memory_best": 1})
+    alone = Ranking(weights={"dense": 1, "memory_best": 1})
     unknown = np.full((6, len(LATE)), np.nan)
     np.testing.assert_allclose(ranking.score(RAW, unknown), alone.score(RAW))
     np.testing.assert_allclose(ranking.score(RAW), alone.score(RAW))
     late = RNG.normal(size=(6, len(LATE)))
     parts = ranking.contribute(RAW, late)
     np.testing.assert_allclose(sum(parts.values()), ranking.score(RAW, late))
-    if not share:
-        np.testing.assert_allclose(parts["maxsim"], 2 * standardize_late(late)[:, 0])
+    np.testing.assert_allclose(parts["maxsim"], 2 * standardize_late(late)[:, 0])
 
 
 def test_the_part_of_a_reranker_has_its_weight_in_deviations_of_the_ranking() -> None:

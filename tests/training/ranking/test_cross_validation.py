@@ -13,7 +13,7 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 from tests.training.ranking.judged import judged_queries
 from training.evaluation.significance import of_mean
 from training.ranking.cross_validation import COMING, NEW, choose, cross_validate, draw_folds, learn, predict
-from training.ranking.fitting import Procedure, fit
+from training.ranking.fitting import Procedure, can_boost, fit
 
 PRIOR = {"hybrid": 1.5}
 LINEAR = partial(fit, prior=PRIOR, procedure=Procedure(None, trees=False))
@@ -89,6 +89,11 @@ def test_queries_that_recur_are_remembered() -> None:
     chosen = choose(examples, PRIOR)
     assert chosen.threshold is not None
     assert learn(examples, PRIOR) == fit(examples, PRIOR, chosen)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_recurring_queries_the_memory_of_the_prior_is_used(seed: int) -> None:
+    assert choose(judged_queries(60, candidates=20, seed=seed), PRIOR) == Procedure(None, trees=can_boost())
 
 
 def test_a_query_without_an_answer_is_not_scored() -> None:

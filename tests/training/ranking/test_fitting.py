@@ -92,17 +92,11 @@ def test_an_unseen_hit_counts_as_wrong_as_far_as_it_was_examined(trees: bool) ->
     assert fit(half, PRIOR, procedure) != fit(examples, PRIOR, procedure)
 
 
-@pytest.mark.parametrize("averaged", [True, False])
-def test_a_result_is_averaged_with_the_hybrid_order_if_the_procedure_says_so(averaged: bool) -> None:
-    ranking = fit(judged_queries(30, candidates=10), PRIOR, LINEAR._replace(averaged=averaged))
-    assert ranking.hybrid_share == (0.5 if averaged else 0)
-    assert ranking.queries == 30
-
-
 def test_without_a_memory_of_its_own_a_ranking_has_that_of_the_prior() -> None:
     ranking = fit(judged_queries(30, candidates=10), {"hybrid": 1.0, "memory_best": 8.0}, LINEAR)
     assert ranking.weights["memory_best"] == 8
     assert ranking.memory_threshold == 0.95
+    assert ranking.queries == 30
 
 
 def test_a_removed_judgment_makes_its_document_neither_right_nor_wrong() -> None:

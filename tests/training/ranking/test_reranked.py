@@ -43,7 +43,7 @@ def learn_weight(examples: list[Example], procedure: Procedure = LINEAR) -> floa
 
 
 @pytest.mark.parametrize("share", [1.0, 0.7])
-@pytest.mark.parametrize("procedure", [LINEAR, Procedure(0.5, trees=False, averaged=True)])
+@pytest.mark.parametrize("procedure", [LINEAR, Procedure(0.5, trees=False)])
 def test_judgments_decide_how_much_a_reranker_counts(share: float, procedure: Procedure) -> None:
     examples = judged_queries(120)
     random, fair, right = (
