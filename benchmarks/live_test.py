@@ -6,9 +6,13 @@ A query has 50 documents of grades 0 to 3. A ranking sorts them by grade plus no
 nDCG@10. Rankings of one encoder make mostly the same errors; others are harder to compare. A user examines
 the hit at rank r with probability 1/r^0.7 (position bias). An examined hit attracts with a probability of
 (2^grade - 1)/7, mixed with chance by the click noise. The first click decides a search.
+
+`--sets` takes the rankings of judged queries instead: hybrid search, and a learned ranking that has seen
+neither the query nor its answers. SIMILE_EVAL_DATA names their folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +21,14 @@ from numpy.typing import NDArray
 
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
 from benchmarks.live_week import simulate_equal, simulate_week
+from benchmarks.ranking import prepare
 from models.publishing.default import default_source
 from models.publishing.publish import publish
+from models.search.ranking import get_default
 from models.store import ModelStore
 from service.corpus.interleaving import Coins, draft
 from service.lifecycle.sequential import Outcome, Standing, decide, select
+from training.ranking.cross_validation import NEW, cross_validate, learn
 
 DOCUMENTS, SHOWN = 50, 10
 GRADES = (0.80, 0.12, 0.05, 0.03)  # Shares of the grades 0 to 3.
@@ -97,15 +104,22 @@ def click(random: np.random.Generator, grades: NDArray[np.int64], noise: float) 
 
 
 def simulate(
-    random: np.random.Generator, candidate: Candidate, noise: float, most: int
+    random: np.random.Generator, drawn: Callable[[np.random.Generator], Sides], noise: float, most: int
 ) -> tuple[Standing, int]:
-    """Runs one test until it is decided or has `most` decided searches. Also returns all its searches."""
+    """Runs one test until it is decided or has `most` decided searches. Also returns all its searches.
+
+    Args:
+        random: The source of chance.
+        drawn: Returns the next search.
+        noise: Share of the attraction that is chance.
+        most: Number of decided searches.
+    """
     outcomes: list[int] = []
     searches = 0
     seed = int(random.integers(2**62))
     while len(outcomes) < most:
         searches += 1
-        grades, *lists = draw(random, candidate)
+        grades, *lists = drawn(random)
         own, other = (ranked[:SHOWN] for ranked in lists)
         chosen = draft(own, other, Coins(str(seed), "", "", str(searches)).flip(SHOWN))[:SHOWN]
         place = click(random, grades[[document for document, _ in chosen]], noise)
@@ -116,6 +130,52 @@ def simulate(
     return decide(outcomes), searches
 
 
+def simulate_many(
+    random: np.random.Generator,
+    drawn: Callable[[np.random.Generator], Sides],
+    noise: float,
+    most: int,
+    runs: int,
+    wanted: str,
+) -> list[float]:
+    """Returns the share of tests that end as `wanted`, and the medians of decided and of all searches."""
+    found = [simulate(random, drawn, noise, most) for _ in range(runs)]
+    share = np.mean([standing.decision == wanted for standing, _ in found])
+    counts = np.median([[standing.decided, searches] for standing, searches in found], axis=0)
+    return [float(share), *counts.tolist()]
+
+
+def read_sides(name: str) -> tuple[float, list[Sides]]:
+    """Returns the gain of a learned ranking in points, and the judged queries of a set with both orders.
+
+    Hybrid search is active. The ranking is cross-validated on new questions.
+    """
+    with scratch_folder() as folder:
+        examples = prepare(name, folder).examples
+    row = cross_validate(examples, partial(learn, prior=get_default().weights))[NEW]
+    top = max(gain for each in examples for gain in each.relevant.values())
+    sides = []
+    for example, hits in zip(row.examples, row.hits, strict=True):
+        places = {id: place for place, id in enumerate(example.ids)}
+        grades = np.rint(3 * example.gains / top).astype(np.int64)
+        sides.append(Sides(grades, [*places.values()], [places[id] for id in hits]))
+    return 100 * row.gain, sides
+
+
+def choose(sides: Sequence[Sides], random: np.random.Generator) -> Sides:
+    return sides[int(random.integers(len(sides)))]
+
+
+def measure_sets(names: Sequence[str], random: np.random.Generator, runs: int) -> Iterator[list[object]]:
+    """Yields a row for each set and click noise."""
+    for name in names:
+        gain, sides = read_sides(name)
+        for noise, most in ((0.1, 2000), (0.2, 4500)):
+            progress(f"{name}, click noise {noise:g}")
+            figures = simulate_many(random, partial(choose, sides), noise, most, runs, "accepted")
+            yield [name, f"{gain:+.1f}", noise, most, *figures]
+
+
 def main() -> None:
     parser = build_parser("live_test", __doc__, quick=True)
     parser.add_argument("--seed", type=int, default=0)
@@ -123,6 +183,7 @@ def main() -> None:
     parser.add_argument(
         "--service", type=int, metavar="N", help="tests of equal versions by a service instead"
     )
+    parser.add_argument("--sets", nargs="+", metavar="SET", help="rankings of judged queries instead")
     options = parser.parse_args()
     if options.week or options.service:
         with scratch_folder() as folder:
@@ -130,37 +191,31 @@ def main() -> None:
         return
     runs, even = (20, 50) if options.quick else (200, 2000)
     random = np.random.default_rng(options.seed)
-    rows, verdicts = [], []
+    last = ["decided at most", "share right", "decided", "searches"]
+    if options.sets:
+        rows = [*measure_sets(options.sets, random, runs)]
+        columns = ["set", "gain, points", "click noise", *last]
+        report("live_test", {"rows": rows}, [format_table(columns, rows)], [])
+        return
+    rows, verdicts = list[list[object]](), []
     cases = [(3.0, 0.1, 2000, 0.8), (3.0, 0.2, 4500, 0.8), (-10.0, 0.1, 300, 0.9)]
     for common in (SAME, OTHER):
         for points, noise, most, bound in cases:
             progress(f"{points:+g} points, click noise {noise:g}, {common:g} of the errors alike")
             candidate = find_candidate(points, common)
-            found = [simulate(random, candidate, noise, most) for _ in range(runs)]
             wanted = "accepted" if points > 0 else "rejected"
-            share = float(np.mean([standing.decision == wanted for standing, _ in found]))
-            decided, searches = (
-                float(np.median(each))
-                for each in zip(*((standing.decided, count) for standing, count in found), strict=True)
-            )
-            rows.append([f"{measure_gain(candidate):+.1f}", noise, common, most, share, decided, searches])
+            drawn = partial(draw, candidate=candidate)
+            share, *counts = simulate_many(random, drawn, noise, most, runs, wanted)
+            rows.append([f"{measure_gain(candidate):+.1f}", noise, common, most, share, *counts])
             if common == SAME:
                 subject = f"share {wanted} at {points:+g} points, click noise {noise:g}"
                 verdicts.append(Verdict(subject, share, bound, at_least=True))
     progress("equal versions")
-    same = [simulate(random, Candidate(NOISE), 0.1, 1000)[0].decision for _ in range(even)]
-    verdicts.append(Verdict("share of equal candidates accepted", same.count("accepted") / even, 0.05))
+    wrong, *_ = simulate_many(random, partial(draw, candidate=Candidate(NOISE)), 0.1, 1000, even, "accepted")
+    verdicts.append(Verdict("share of equal candidates accepted", wrong, 0.05))
     alone = [Outcome(1, "default", f"q{at}", "one visitor", "web") for at in range(1000)]
     verdicts.append(Verdict("outcomes of one visitor's 1,000 clicks", float(len(select(alone))), 7))
-    columns = [
-        "gain, points",
-        "click noise",
-        "errors alike",
-        "decided at most",
-        "share right",
-        "decided",
-        "searches",
-    ]
+    columns = ["gain, points", "click noise", "errors alike", *last]
     with scratch_folder():
         report("live_test", {"rows": rows}, [format_table(columns, rows)], verdicts)
 
