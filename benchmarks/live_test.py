@@ -11,7 +11,7 @@ the hit at rank r with probability 1/r^0.7 (position bias). An examined hit attr
 neither the query nor its answers. SIMILE_EVAL_DATA names their folder.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
 from benchmarks.live_week import simulate_equal, simulate_week
-from benchmarks.ranking import prepare
+from benchmarks.ranking import halfway, learn_weights, prepare
 from models.publishing.default import default_source
 from models.publishing.publish import publish
-from models.search.ranking import get_default
 from models.store import ModelStore
 from service.corpus.interleaving import Coins, draft
 from service.lifecycle.sequential import Outcome, Standing, decide, select
 from training.ranking.cross_validation import NEW, cross_validate, learn
+from training.ranking.examples import Example
 
 DOCUMENTS, SHOWN = 50, 10
 GRADES = (0.80, 0.12, 0.05, 0.03)  # Shares of the grades 0 to 3.
@@ -145,14 +145,12 @@ def simulate_many(
     return [float(share), *counts.tolist()]
 
 
-def read_sides(name: str) -> tuple[float, list[Sides]]:
-    """Returns the gain of a learned ranking in points, and the judged queries of a set with both orders.
+def read_sides(examples: Sequence[Example], prior: Mapping[str, float]) -> tuple[float, list[Sides]]:
+    """Returns the gain of a learned ranking in points, and judged queries with both orders.
 
-    Hybrid search is active. The ranking is cross-validated on new questions.
+    Hybrid search is active. The ranking starts from `prior`, and is cross-validated on new questions.
     """
-    with scratch_folder() as folder:
-        examples = prepare(name, folder).examples
-    row = cross_validate(examples, partial(learn, prior=get_default().weights))[NEW]
+    row = cross_validate(examples, partial(learn, prior=prior))[NEW]
     top = max(gain for each in examples for gain in each.relevant.values())
     sides = []
     for example, hits in zip(row.examples, row.hits, strict=True):
@@ -167,9 +165,12 @@ def choose(sides: Sequence[Sides], random: np.random.Generator) -> Sides:
 
 
 def measure_sets(names: Sequence[str], random: np.random.Generator, runs: int) -> Iterator[list[object]]:
-    """Yields a row for each set and click noise."""
-    for name in names:
-        gain, sides = read_sides(name)
+    """Yields a row for each set and click noise. A ranking starts from the default of the other sets."""
+    with scratch_folder() as folder:
+        examples = {name: prepare(name, folder).examples for name in names}
+    weights = {name: learn_weights(some) for name, some in examples.items()}
+    for name, some in examples.items():
+        gain, sides = read_sides(some, halfway([each for other, each in weights.items() if other != name]))
         for noise, most in ((0.1, 2000), (0.2, 4500)):
             progress(f"{name}, click noise {noise:g}")
             figures = simulate_many(random, partial(choose, sides), noise, most, runs, "accepted")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from models.search.terms import FUNCTION_WORDS, NO_SAME, get_words, parse_query
 
-VERSION = 2  # Raise it if the meaning of a feature changes. Rankings of other versions are ignored.
+VERSION = 3  # Raise it if the meaning of a feature or of a ranking changes. Others are ignored.
 FEATURES = (
     "dense",  # Cosine of the best passage.
     "second",  # Cosine of the second-best passage, or of the only one.

@@ -175,8 +175,8 @@ class Ranking(BaseModel):
     def contribute(self, features: Features, late: Features | None = None) -> dict[str, NDArray[np.float64]]:
         """Returns the part of each feature in the scores, shape (n,) each. `trees` is a part of its own.
 
-        The trees get the deviation of the linear score, so both have equal influence.
-        The features of MEMORY are added last, so their effect does not depend on the other features.
+        The linear score and the trees have equal influence. Their sum has the deviation of the linear score.
+        So the features of MEMORY, which are added last, have the effect that was learned without trees.
 
         Args:
             features: Shape (n, len(FEATURES)).
@@ -187,12 +187,13 @@ class Ranking(BaseModel):
         columns = dict(zip((*FEATURES, *LATE), np.hstack([scaled, tokens]).T, strict=True))
         linear = {name: weight * columns[name] for name, weight in self.weights.items()}
         memory = {name: linear.pop(name) for name in MEMORY if name in linear}
-        parts = linear.copy()
         if self.trees is not None:
             boosted = self.trees.score(np.hstack([features, scaled, tokens]))
-            scale = _deviation(sum(linear.values(), np.zeros(1))) / _deviation(boosted)
-            parts["trees"] = scale * (boosted - boosted.mean())
-        return parts | memory
+            spread = _deviation(sum(linear.values(), np.zeros(1)))
+            linear["trees"] = (boosted - boosted.mean()) * spread / _deviation(boosted)
+            scale = spread / _deviation(sum(linear.values()))
+            linear = {name: scale * part for name, part in linear.items()}
+        return linear | memory
 
 
 @cache

@@ -26,8 +26,8 @@ from training.ranking.fitting import (
     THRESHOLDS,
     Procedure,
     Weights,
+    add_memory,
     can_boost,
-    complete,
     fit,
 )
 
@@ -156,45 +156,34 @@ def learn(
     *,
     late: bool = False,
 ) -> Ranking:
-    """Fits a ranking by the best procedure. Cross-validation within `examples` chooses the procedure."""
+    """Fits a ranking. Cross-validation within `examples` chooses its memory."""
     return fit(examples, prior, choose(examples, prior, late=late), mean_query)
 
 
 def choose(examples: Sequence[Example], prior: Weights, *, late: bool = False) -> Procedure:
     """Chooses whether a ranking has a memory of its own, and from which nearness.
 
-    Memory is used if a gain on questions as they come is likely, and a loss on new questions is not. All
-    rankings have trees if LightGBM is there, because with few queries, chance would choose between them
-    (docs/decisions/ranking.md).
+    All rankings have trees if LightGBM is there, because with few queries, chance would choose between
+    procedures (docs/decisions/ranking.md).
     """
-    plain = Procedure(None, trees=False, late=late)
+    plain = partial(fit, prior=prior, procedure=Procedure(None, trees=False, late=late))
 
-    def validate(name: str) -> Callable[[Procedure], Comparison]:
-        """Fits a ranking to each fold.
+    def compare_memories(name: str) -> Iterator[Comparison]:
+        folds = [fold.fit(plain) for fold in islice(draw_folds(examples, name), _CHOOSING)]
+        before = compare(examples, folds).after
+        for threshold in THRESHOLDS:
+            remembering = [fold.fit(partial(add_memory, fold.ranking, threshold=threshold)) for fold in folds]
+            yield compare(examples, remembering)._replace(before=before)
 
-        Returns a function that completes these rankings by a procedure, and scores them.
-        """
-        fitting = partial(fit, prior=prior, procedure=plain)
-        folds = [fold.fit(fitting) for fold in islice(draw_folds(examples, name), _CHOOSING)]
-        return lambda procedure: compare(
-            examples, [fold.fit(partial(complete, fold.ranking, procedure=procedure)) for fold in folds]
-        )
+    found = zip(THRESHOLDS, compare_memories(COMING), compare_memories(NEW), strict=True)
+    gains = {threshold: coming.gain for threshold, coming, new in found if pays(coming, new)}
+    threshold = max(gains, key=gains.__getitem__, default=None)
+    return Procedure(threshold, can_boost(), late=late)
 
-    def compare_with_plain(name: str) -> list[Comparison]:
-        validated = validate(name)
-        before = validated(plain).after
-        return [validated(procedure)._replace(before=before) for procedure in remembering]
 
-    remembering = [plain._replace(threshold=each) for each in THRESHOLDS]
-    useful = {
-        procedure: coming.gain
-        for procedure, coming, new in zip(
-            remembering, compare_with_plain(COMING), compare_with_plain(NEW), strict=True
-        )
-        if coming.interval(LIKELY).low > 0 and new.interval(LIKELY).high >= 0
-    }
-    best = max(useful, key=useful.__getitem__, default=plain)
-    return best._replace(trees=can_boost())
+def pays(coming: Comparison, new: Comparison) -> bool:
+    """Returns whether memory gains on questions as they come, and does not lose on new ones, both likely."""
+    return coming.interval(LIKELY).low > 0 and new.interval(LIKELY).high >= 0
 
 
 def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> str:

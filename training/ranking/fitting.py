@@ -54,9 +54,9 @@ class Procedure(NamedTuple):
 
     @classmethod
     def of(cls, ranking: Ranking) -> Procedure:
-        """Returns the procedure by which a ranking was fitted."""
+        """Returns the procedure by which a ranking was fitted, without trees if LightGBM is missing."""
         threshold = ranking.memory_threshold if ranking.memory_threshold in THRESHOLDS else None
-        return cls(threshold, ranking.trees is not None, late=bool(ranking.late))
+        return cls(threshold, ranking.trees is not None and can_boost(), late=bool(ranking.late))
 
 
 class _Learnable(NamedTuple):
@@ -114,36 +114,35 @@ def fit(
         memory_threshold=get_default().memory_threshold,
         queries=len(examples),
     )
-    return complete(ranking, examples, procedure)
+    if procedure.threshold is None:
+        return ranking
+    return add_memory(ranking, examples, procedure.threshold)
 
 
-def complete(ranking: Ranking, examples: Sequence[Example], procedure: Procedure) -> Ranking:
-    """Returns a ranking with the memory and the trees of a procedure.
+def add_memory(ranking: Ranking, examples: Sequence[Example], threshold: float) -> Ranking:
+    """Returns a ranking with a memory of its own.
 
     Memory is learned on top of the linear model. So a new question, which recalls nothing, has the same order
     as without memory.
 
     Args:
-        ranking: A ranking with the memory of the prior, and with trees if the procedure has them.
+        ranking: A ranking with the memory of the prior.
         examples: The judged queries to which it was fitted.
-        procedure: The parts that the result has.
+        threshold: Judged queries with a larger nearness are remembered.
     """
-    changes: dict[str, Any] = {} if procedure.trees else {"trees": None}
-    if procedure.threshold is not None:
-        weights = np.array([ranking.weights.get(name, 0.0) for name in (*FEATURES, *LATE)])
-        others = np.append(weights[:_MEMORY], weights[len(FEATURES) :])
-        rows = [
-            (
-                row.scaled[:, _MEMORY:],
-                row.gains,
-                np.hstack([row.scaled[:, :_MEMORY], row.late]) @ others + row.given,
-            )
-            for row in _learnable(examples, build_memory(examples), procedure.threshold)
-        ]
-        learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY : len(FEATURES)])]
-        changes["weights"] = ranking.weights | dict(zip(MEMORY, learned, strict=True))
-        changes["memory_threshold"] = procedure.threshold
-    return ranking.model_copy(update=changes)
+    weights = np.array([ranking.weights.get(name, 0.0) for name in (*FEATURES, *LATE)])
+    others = np.append(weights[:_MEMORY], weights[len(FEATURES) :])
+    rows = [
+        (
+            row.scaled[:, _MEMORY:],
+            row.gains,
+            np.hstack([row.scaled[:, :_MEMORY], row.late]) @ others + row.given,
+        )
+        for row in _learnable(examples, build_memory(examples), threshold)
+    ]
+    learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY : len(FEATURES)])]
+    remembering = ranking.weights | dict(zip(MEMORY, learned, strict=True))
+    return ranking.model_copy(update={"weights": remembering, "memory_threshold": threshold})
 
 
 def _learnable(

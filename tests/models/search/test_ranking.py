@@ -65,11 +65,12 @@ def test_the_parts_of_a_score_add_up_to_it() -> None:
     np.testing.assert_allclose(sum(parts.values()), ranking.score(RAW))
 
 
-def test_linear_score_and_trees_decide_alike() -> None:
+def test_linear_score_and_trees_decide_alike_and_leave_the_spread_of_the_scores() -> None:
+    """The memory is learned on top of the linear score, so this spread decides how much it counts."""
     ranking = Ranking(weights={"dense": 100, "memory_best": 3}, trees=Trees(**STUMP))
     parts = ranking.contribute(RAW)
-    assert np.std(parts["dense"]) == pytest.approx(100)
-    assert np.std(parts["trees"]) == pytest.approx(100)
+    assert np.std(parts["trees"]) == pytest.approx(np.std(parts["dense"]))
+    assert np.std(parts["trees"] + parts["dense"]) == pytest.approx(100)
     np.testing.assert_allclose(parts["memory_best"], 3 * RAW[:, FEATURES.index("memory_best")])
 
 

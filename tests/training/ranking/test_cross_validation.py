@@ -12,8 +12,18 @@ pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from tests.training.ranking.judged import judged_queries
 from training.evaluation.significance import of_mean
-from training.ranking.cross_validation import COMING, NEW, choose, cross_validate, draw_folds, learn, predict
-from training.ranking.fitting import Procedure, can_boost, fit
+from training.ranking.cross_validation import (
+    COMING,
+    NEW,
+    Comparison,
+    choose,
+    cross_validate,
+    draw_folds,
+    learn,
+    pays,
+    predict,
+)
+from training.ranking.fitting import Procedure, fit
 
 PRIOR = {"hybrid": 1.5}
 LINEAR = partial(fit, prior=PRIOR, procedure=Procedure(None, trees=False))
@@ -91,9 +101,29 @@ def test_queries_that_recur_are_remembered() -> None:
     assert learn(examples, PRIOR) == fit(examples, PRIOR, chosen)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_without_recurring_queries_the_memory_of_the_prior_is_used(seed: int) -> None:
-    assert choose(judged_queries(60, candidates=20, seed=seed), PRIOR) == Procedure(None, trees=can_boost())
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rare_recurring_query_does_not_pay_for_a_memory(late: bool) -> None:
+    """Its gain may be chance."""
+    examples = [*judged_queries(60, candidates=20), *judged_queries(2, candidates=20, repeats=2, seed=1)]
+    assert choose(examples, PRIOR, late=late) == Procedure(None, trees=True, late=late)
+
+
+def test_a_memory_that_likely_loses_on_new_questions_does_not_pay() -> None:
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 0.1, (2, 100))
+    [unclear, gain, loss] = (
+        Comparison(
+            chance=np.zeros(100),
+            before=0.5 + noise[0],
+            after=0.5 + noise[0] + change + noise[1] - noise[1].mean(),
+            groups=np.arange(100),
+            ranks=np.zeros((100, 2), np.int64),
+        )
+        for change in (0.001, 0.1, -0.1)
+    )
+    assert pays(gain, unclear)
+    assert not pays(unclear, gain)
+    assert not pays(gain, loss)
 
 
 def test_a_query_without_an_answer_is_not_scored() -> None:

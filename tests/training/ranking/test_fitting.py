@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
-from models.search.features import FEATURES, MEMORY
-from models.search.ranking import Ranking, standardize
+from models.search.features import FEATURES, MEMORY, NO_MEMORY
+from models.search.ranking import Ranking, get_default, standardize
 from models.tokens.late import COMPARED, DIMENSIONS, LATE
 from tests.training.ranking.judged import COVER, judged_queries
 from training.ranking.examples import build_memory, remember
@@ -99,6 +99,23 @@ def test_without_a_memory_of_its_own_a_ranking_has_that_of_the_prior() -> None:
     assert ranking.queries == 30
 
 
+def test_a_judgment_outweighs_trees() -> None:
+    """A hit that is judged right for the same query becomes first. One that is not, leaves the first rank."""
+    examples = judged_queries(300)
+    for each in examples:
+        each.features[:, FEATURES.index("cover")] += 3 * (each.gains > 0)
+    ranking = fit(examples, get_default().weights, Procedure(None, trees=True))
+    for each in examples[:30]:
+        features = remember(each, NO_MEMORY, 0.5)
+        order = np.argsort(-ranking.score(features))
+        features[order[25], FEATURES.index("memory_best")] = 1.0
+        assert np.argmax(ranking.score(features)) == order[25]
+        features[order[25], FEATURES.index("memory_not")] = 1.0
+        assert np.argmax(ranking.score(features)) == order[0], "both cancel out"
+        features[order[0], FEATURES.index("memory_not")] = 1.0
+        assert np.argmax(ranking.score(features)) != order[0]
+
+
 def test_a_removed_judgment_makes_its_document_neither_right_nor_wrong() -> None:
     examples = judged_queries(60)
     without = [each.without({min(each.relevant)}) for each in examples]
@@ -113,9 +130,11 @@ def test_a_removed_judgment_makes_its_document_neither_right_nor_wrong() -> None
 def test_without_its_library_lightgbm_is_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    boosted = fit(judged_queries(30, candidates=10), PRIOR, Procedure(None, trees=True))
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     can_boost.cache_clear()
     assert not can_boost()
+    assert Procedure.of(boosted) == LINEAR, "such a ranking can be fitted again"
     can_boost.cache_clear()
     assert "without trees" in caplog.text
 

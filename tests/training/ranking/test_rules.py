@@ -45,11 +45,13 @@ def test_the_first_ranking_needs_a_likely_gain_and_no_certain_loss(
     ("against", "published"), [((0.0, -0.03), True), ((-0.05, 0.0), False), ((0.0, -0.05), False)]
 )
 def test_a_refit_must_not_certainly_lose(against: tuple[float, float], published: bool) -> None:
-    assert (judge_refit(rows_with(0.0, 0.0), rows_with(*against)) == []) == published
+    assert (judge_refit(rows_with(0.0, 0.05), rows_with(*against)) == []) == published
 
 
-def test_a_refit_that_certainly_loses_against_hybrid_is_not_published() -> None:
-    assert judge_refit(rows_with(-0.05, 0.0), rows_with(0.0, 0.0))
+@pytest.mark.parametrize("rows", [(-0.05, 0.05), (0.05, 0.02)])
+def test_a_refit_must_still_gain_against_hybrid(rows: tuple[float, float]) -> None:
+    """Wrong judgments harm the procedure of the active ranking in the same folds as much."""
+    assert judge_refit(rows_with(*rows), rows_with(0.05, 0.05))
 
 
 @pytest.mark.parametrize(
