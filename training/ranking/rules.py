@@ -17,6 +17,7 @@ from training.evaluation.paired import Interval
 from training.ranking.cross_validation import CERTAIN, COMING, LIKELY, NEW, Comparison, Rows
 from training.ranking.fitting import MIN_QUERIES
 
+_FEW = 100  # Below this number of independent queries, a gain must be certain, not only likely.
 _ADDED = 0.99  # Of the interval that adds late interaction or a reranker to a ranking.
 _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 
@@ -24,9 +25,11 @@ _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 def judge_first(rows: Rows) -> list[str]:
     """Returns the reasons not to publish the first ranking of a collection."""
     reasons = judge_judgments(rows)
-    likely = rows[COMING].interval(LIKELY)
-    if not likely.low > 0:
-        reasons.append(f"On {COMING} a gain is not likely: {_between(likely)}.")
+    few = len(np.unique(rows[COMING].groups)) < _FEW
+    found = rows[COMING].interval(CERTAIN if few else LIKELY)
+    if not found.low > 0:
+        needed = f"certain, as it must be with fewer than {_FEW} independent queries" if few else "likely"
+        reasons.append(f"On {COMING} a gain is not {needed}: {_between(found)}.")
     return reasons + _losses(rows, (NEW,))
 
 

@@ -18,14 +18,14 @@ from training.ranking.rules import describe, judge_added, judge_first, judge_jud
 LINEAR = partial(fit, prior={"hybrid": 1.5}, procedure=Procedure(None, trees=False))
 
 
-def rows_with(new: float, coming: float, spread: float = 0.2) -> Rows:
-    """Returns comparisons of 100 queries with the mean gains `new` and `coming`."""
+def rows_with(new: float, coming: float, spread: float = 0.2, count: int = 100) -> Rows:
+    """Returns comparisons of `count` queries with the mean gains `new` and `coming`."""
     random = np.random.default_rng(0)
-    noise = random.normal(size=100)
+    noise = random.normal(size=count)
     noise = spread * (noise - noise.mean()) / noise.std()
-    before, ranks = np.full(100, 0.5), np.ones((100, 2), np.int64)
+    before, ranks = np.full(count, 0.5), np.ones((count, 2), np.int64)
     return {
-        name: Comparison(np.full(100, 0.1), before, before + gain + noise, np.arange(100), ranks)
+        name: Comparison(np.full(count, 0.1), before, before + gain + noise, np.arange(count), ranks)
         for name, gain in ((NEW, new), (COMING, coming))
     }
 
@@ -39,6 +39,14 @@ def test_the_first_ranking_needs_a_likely_gain_and_no_certain_loss(
     new: float, coming: float, published: bool
 ) -> None:
     assert (judge_first(rows_with(new, coming)) == []) == published
+
+
+def test_with_few_queries_a_gain_must_be_certain() -> None:
+    """The 80 % interval is from 1.0 to 6.2 points, and the 95 % interval begins below 0."""
+    [reason] = judge_first(rows_with(0.0, 0.036, count=99))
+    assert "not certain, as it must be with fewer than 100" in reason
+    assert judge_first(rows_with(0.0, 0.036)) == []
+    assert judge_first(rows_with(0.0, 0.06, count=99)) == []
 
 
 @pytest.mark.parametrize(
