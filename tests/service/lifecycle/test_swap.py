@@ -156,7 +156,7 @@ def test_a_document_that_the_new_model_fails_on_fails_no_write_and_is_reported(
         break_model(monkeypatch, place.b, {tuple(bad)})
         place.activate(place.b)
         assert place.everything() == many
-        place.until(lambda: place.has("simile_index_missing_documents 1.0"))  # The gauge is read now and then.
+        place.until(lambda: place.has("simile_index_missing_documents 1.0"))  # Read now and then.
         assert client.get("/documents/poison").json()["text"] == poison
         place.activate(place.c)
         again = client.get("/search", params={"q": QUERIES[0], "mode": "dense", "k": 1000}).json()["hits"]
