@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.command import Verdict, build_parser, format_table, progress, report, scratch_folder
 from benchmarks.live_week import simulate_equal, simulate_week
-from benchmarks.ranking import halfway, learn_weights, prepare
+from benchmarks.ranking import learn_weights, leave_out, prepare
 from models.publishing.default import default_source
 from models.publishing.publish import publish
 from models.store import ModelStore
@@ -35,6 +35,7 @@ GRADES = (0.80, 0.12, 0.05, 0.03)  # Shares of the grades 0 to 3.
 NOISE = 1.0  # Of the active ranking, whose nDCG@10 is 0.74.
 SAME, OTHER = 0.9, 0.5  # Shares of the errors' variance that both rankings have: alike, and less alike.
 BIAS = 0.7
+MAX_DECIDED = {0.1: 2000, 0.2: 4500}  # Decided searches that may find a gain, by click noise.
 EQUAL_SEARCHES = 600  # Of each test of equal versions by a service.
 DISCOUNTS = 1 / np.log2(np.arange(2, SHOWN + 2))
 
@@ -160,7 +161,7 @@ def read_sides(examples: Sequence[Example], prior: Mapping[str, float]) -> tuple
     return 100 * row.gain, sides
 
 
-def choose(sides: Sequence[Sides], random: np.random.Generator) -> Sides:
+def draw_known(sides: Sequence[Sides], random: np.random.Generator) -> Sides:
     return sides[int(random.integers(len(sides)))]
 
 
@@ -170,10 +171,10 @@ def measure_sets(names: Sequence[str], random: np.random.Generator, runs: int) -
         examples = {name: prepare(name, folder).examples for name in names}
     weights = {name: learn_weights(some) for name, some in examples.items()}
     for name, some in examples.items():
-        gain, sides = read_sides(some, halfway([each for other, each in weights.items() if other != name]))
-        for noise, most in ((0.1, 2000), (0.2, 4500)):
+        gain, sides = read_sides(some, leave_out(weights, name))
+        for noise, most in MAX_DECIDED.items():
             progress(f"{name}, click noise {noise:g}")
-            figures = simulate_many(random, partial(choose, sides), noise, most, runs, "accepted")
+            figures = simulate_many(random, partial(draw_known, sides), noise, most, runs, "accepted")
             yield [name, f"{gain:+.1f}", noise, most, *figures]
 
 
@@ -199,7 +200,7 @@ def main() -> None:
         report("live_test", {"rows": rows}, [format_table(columns, rows)], [])
         return
     rows, verdicts = list[list[object]](), []
-    cases = [(3.0, 0.1, 2000, 0.8), (3.0, 0.2, 4500, 0.8), (-10.0, 0.1, 300, 0.9)]
+    cases = [*((3.0, noise, most, 0.8) for noise, most in MAX_DECIDED.items()), (-10.0, 0.1, 300, 0.9)]
     for common in (SAME, OTHER):
         for points, noise, most, bound in cases:
             progress(f"{points:+g} points, click noise {noise:g}, {common:g} of the errors alike")

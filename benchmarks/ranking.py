@@ -112,7 +112,7 @@ def measure(
     name: str, found: Prepared, weights: Mapping[str, Mapping[str, float]], options: argparse.Namespace
 ) -> Iterator[list[Any]]:
     """Yields a row for each item of `list_draws`, with means over the seeds of the folds."""
-    prior = halfway([each for other, each in weights.items() if other != name])
+    prior = leave_out(weights, name)
     for judged, row, draw in list_draws(found.examples, options):
         fitting = partial(learn, prior=prior) if judged else partial(untrained, prior)
         pairs: dict[str, list[Comparison]] = {row: []}
@@ -231,6 +231,11 @@ def halfway(weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
     means = {name: float(np.mean([each[name] for each in weights])) for name in sorted(names)}
     both = {name: (mean + HYBRID.get(name, 0.0)) / 2 for name, mean in means.items()} or HYBRID
     return {name: round(weight, 3) for name, weight in both.items() if weight} | MEMORY
+
+
+def leave_out(weights: Mapping[str, Mapping[str, float]], name: str) -> dict[str, float]:
+    """Returns the default ranking of a set, from the weights of the other sets."""
+    return halfway([each for other, each in weights.items() if other != name])
 
 
 def prepare(name: str, cache: Path, *, late: bool = False) -> Prepared:

@@ -73,6 +73,11 @@ class Comparison(NamedTuple):
     def gain(self) -> float:
         return float(np.mean(self.after - self.before))
 
+    @property
+    def independent(self) -> int:
+        """The number of independent queries."""
+        return len(np.unique(self.groups))
+
     def interval(self, level: float = CERTAIN) -> Interval:
         return of_mean(self.before, self.after, level=level, groups=self.groups)
 
@@ -163,7 +168,7 @@ def learn(
 def choose(examples: Sequence[Example], prior: Weights, *, late: bool = False) -> Procedure:
     """Chooses whether a ranking has a memory of its own, and from which nearness.
 
-    All rankings have trees if LightGBM is there, because with few queries, chance would choose between
+    All rankings have trees if LightGBM is installed, because with few queries, chance would choose between
     procedures (docs/decisions/ranking.md).
     """
     plain = partial(fit, prior=prior, procedure=Procedure(None, trees=False, late=late))

@@ -93,7 +93,7 @@ def fit(
     Args:
         examples: The judged queries.
         prior: Weights that pull the fitted weights towards them.
-        procedure: How to fit. `cross_validation.choose` chooses the best one.
+        procedure: How to fit. `cross_validation.choose` chooses the memory.
         mean_query: The mean query by which the feature `hub` was computed. None: `hub` is 0 in `examples`,
             and the next ranking can use the mean of these queries.
     """

@@ -2,14 +2,12 @@
 
 A ranking is compared with the hybrid order, and a later one also with the procedure of the active ranking,
 fitted to the same folds. That procedure is not the active ranking: both procedures learn the same wrong
-judgments, if there are any.
+judgments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
 
 from models.messages import amount
 from models.search.ranking import Ranking
@@ -25,7 +23,7 @@ _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 def judge_first(rows: Rows) -> list[str]:
     """Returns the reasons not to publish the first ranking of a collection."""
     reasons = judge_judgments(rows)
-    few = len(np.unique(rows[COMING].groups)) < _FEW
+    few = rows[COMING].independent < _FEW
     found = rows[COMING].interval(CERTAIN if few else LIKELY)
     if not found.low > 0:
         needed = f"certain, as it must be with fewer than {_FEW} independent queries" if few else "likely"
@@ -71,10 +69,10 @@ def judge_added(rows: Rows, what: str, *, used: bool) -> tuple[bool, str]:
 def judge_judgments(rows: Rows) -> list[str]:
     """Returns a list with the reason if the judgments are too few or look random, or else an empty list.
 
-    A ranking that was learned from random judgments is random, too.
+    A ranking that was learned from random judgments is also random.
     """
     row = rows[COMING]
-    if (few := len(np.unique(row.groups))) < MIN_QUERIES:
+    if (few := row.independent) < MIN_QUERIES:
         reason = (
             f"Only {few} independent queries can judge, and {MIN_QUERIES} are needed: those on which several "
             "trusted keys agree, and on which no encoder was trained."
