@@ -55,9 +55,9 @@ from service.api.search_plan import (
 )
 from service.batching.request import Answer, Lane
 from service.corpus.interleaving import Side, name_search
+from service.corpus.query import Page, Query, Rival, Search
 from service.corpus.recent_searches import sum_up
 from service.corpus.rewriting import Rewritten
-from service.corpus.search import Page, Query, Rival, Search
 from service.errors import Conflict, Hung, NotFound, ServiceError, Storage, Validation
 from service.http.bodies import JsonChunks, check_parameters, in_chunks, json_array, json_response
 from service.http.routing import RoleRoute

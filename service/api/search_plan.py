@@ -23,7 +23,7 @@ from service.api.collections import find_bounds, find_tenant
 from service.api.embedding import VERSION_HEADER, check_count, get_prompt, parse_texts
 from service.api.openapi import MAX_K, MAX_OFFSET, USER, User, number_as_text
 from service.batching.request import Answer, Lane, Timing
-from service.corpus.search import Hit, Page, Query, Search
+from service.corpus.query import Hit, Page, Query, Search
 from service.corpus.tokens import compares_tokens
 from service.errors import Conflict, Empty, Validation
 from service.index.kmeans import unit

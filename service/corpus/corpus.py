@@ -25,9 +25,10 @@ from service.batching.request import Lane
 from service.corpus.embedder import DocumentEncoder
 from service.corpus.highlighting import Highlighting
 from service.corpus.judged import JudgedQueries, Remembered
+from service.corpus.query import Judged, Page, Query, Rival, Search
 from service.corpus.reranking import NotReranked, Reranking
 from service.corpus.rewriting import Rewritten, rewrite_all
-from service.corpus.search import Judged, Page, Query, Rival, Search, find
+from service.corpus.search import find
 from service.corpus.tenants import Tenants, build_bounds, stamp
 from service.corpus.tokens import TokenVectors
 from service.errors import Conflict, Hung, Overloaded, ServiceError, Storage, Timeout, Unhealthy

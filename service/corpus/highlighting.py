@@ -30,7 +30,7 @@ from models.search.terms import NO_TERMS, Place
 from service.active import Generation
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
-from service.corpus.search import Highlight, Hit, Page, Search, Snippet, TermMatch
+from service.corpus.query import Highlight, Hit, Page, Search, Snippet, TermMatch
 from service.errors import ServiceError, Timeout
 from service.observability.logs import safe_message
 from service.store.scheduling import Abandoned, pause

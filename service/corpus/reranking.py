@@ -31,7 +31,7 @@ from models.search.terms import get_words, parse_query
 from models.tokens.pairs import Pair
 from service.active import ActiveReranker
 from service.batching.batcher import Batcher
-from service.corpus.search import Hit, Page, Query, Search
+from service.corpus.query import Hit, Page, Query, Search
 from service.errors import ServiceError, Timeout
 from service.observability.logs import safe_message
 from service.ranking import Explanation, Orders

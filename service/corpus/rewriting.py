@@ -7,7 +7,7 @@ from typing import NamedTuple
 from models.search.synonyms import NO_SYNONYMS, read_synonyms
 from models.search.syntax import parse_syntax
 from models.search.terms import NO_SAME, NO_WEIGHTS, Weights, parse_query, stem
-from service.corpus.search import NO_SOURCES, Query, Source
+from service.corpus.query import NO_SOURCES, Query, Source
 from service.corpus.spelling import Correction, Spelled, correct
 from service.store.filters.grammar import Predicate
 from service.store.protocol import Snapshot

@@ -15,7 +15,7 @@ from models.tokens.late import Tokens
 from service.active import ActiveGeneration, Generation, Retired
 from service.batching.batcher import Batcher
 from service.batching.request import Lane
-from service.corpus.search import Query, Search
+from service.corpus.query import Query, Search
 from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.observability.logs import safe_message
 from service.store.protocol import DocumentStore

@@ -23,7 +23,7 @@ from typing import Any
 
 from service.active import Generation
 from service.corpus.corpus import Corpus
-from service.corpus.search import Page, Query, Search
+from service.corpus.query import Page, Query, Search
 from service.errors import Overloaded, Unusable
 from service.observability.logs import safe_message
 from service.settings import Settings

@@ -10,7 +10,7 @@ from service.api.collections import MAX_CLICKED
 from service.api.openapi import MAX_K, MAX_OFFSET
 from service.api.search_plan import MAX_FACET_CHARACTERS, MAX_FACETS, MAX_RERANK_K, TOGETHER
 from service.api.suggest import MAX_CHARACTERS, MAX_SUGGESTIONS
-from service.corpus.search import CANDIDATES, RERANK_WORK
+from service.corpus.query import CANDIDATES, RERANK_WORK
 from service.ranking import WORK
 from service.store.filters.grammar import MAX_CONDITIONS, MAX_VALUES
 from service.store.values import MAX_QUERY_CHARACTERS

@@ -31,7 +31,7 @@ DENSE: Mode = "dense"
 MODES: tuple[Mode, ...] = (DENSE, "lexical", "hybrid")
 # Splits a document into one or more passages. The number is their length in tokens; None is the usual length.
 Split = Callable[[Content, int | None], list[str]]
-CANDIDATES = 1000  # length of each ranking that hybrid search fuses, as in service/corpus/search.py
+CANDIDATES = 1000  # length of each ranking that hybrid search fuses, as in service/corpus/query.py
 _QUERIES = 64  # queries whose cosines are in memory at a time
 _DECIMALS = 6  # decimals of a cosine; float32 products of equal vectors differ in later ones
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.api.search_plan import MAX_CHARACTERS, MAX_FIELDS, MAX_NAMES, parse_fields
-from service.corpus.search import Hit
+from service.corpus.query import Hit
 from service.errors import Validation
 from service.store.filters.grammar import MAX_FIELD_PARTS, values_at
 from service.store.values import Record

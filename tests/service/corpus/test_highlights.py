@@ -15,7 +15,7 @@ from models.search.highlights import MAX_CHARACTERS, MAX_RANGES, SNIPPET_CHARACT
 from models.search.terms import compute_idf, get_terms, parse_query
 from service.corpus import highlighting
 from service.corpus.highlighting import Highlighting
-from service.corpus.search import HIGHLIGHT_WORK, Hit, Page, Search
+from service.corpus.query import HIGHLIGHT_WORK, Hit, Page, Search
 from service.errors import Overloaded
 from service.runtime.runtime import Runtime
 from service.store.values import Record

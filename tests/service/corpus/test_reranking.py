@@ -16,7 +16,8 @@ from models.search.ranking import MAX_RANKED, Ranking, RerankerWeight
 from models.store import ModelStore
 from service.app import create_app
 from service.corpus import reranking
-from service.corpus.search import RERANK_WORK, Search, find
+from service.corpus.query import RERANK_WORK, Search
+from service.corpus.search import find
 from service.errors import Overloaded
 from service.ranking import Orders
 from service.runtime.runtime import Runtime

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Scope
 
 from service.corpus import search as searching
-from service.corpus.search import Search
+from service.corpus.query import Search
 from service.errors import Unhealthy
 from service.index.index import Index
 from service.runtime.runtime import Runtime

@@ -15,7 +15,7 @@ from models.search.ranking import MAX_RANKED, Ranking
 from models.tokens.late import COMPARED, LATE, compare, compress, fit_projection
 from service.batching.request import Lane
 from service.corpus import tokens
-from service.corpus.search import CANDIDATES
+from service.corpus.query import CANDIDATES
 from service.errors import Backend
 from service.ranking import TOKENS_WORK, WORK, Rankings
 from service.runtime.runtime import Runtime

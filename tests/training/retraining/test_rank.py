@@ -21,7 +21,7 @@ from models.search.features import FEATURES, MEMORY
 from models.search.ranking import Ranking
 from models.store import ModelStore
 from models.tokens.late import LATE
-from service.corpus.search import Search
+from service.corpus.query import Search
 from service.settings import Settings
 from tests.parts.json_server import Answer, json_server
 from tests.parts.rerankers import publish_reranker
