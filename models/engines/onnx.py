@@ -25,15 +25,18 @@ class OnnxEngine:
         threads: Threads that share each call.
         beside: Another engine on the same file, whose word table is shared. The new engine is then for
             single texts: its threads spin briefly while they wait.
+        arena: Whether all calls share the runtime's memory arena. Otherwise each thread has its own memory.
     """
 
-    def __init__(self, file: Path, form: Form, threads: int, beside: OnnxEngine | None = None) -> None:
+    def __init__(
+        self, file: Path, form: Form, threads: int, beside: OnnxEngine | None = None, *, arena: bool = True
+    ) -> None:
         self.form = form
         self._file = file
         # The word table is half the memory of a small encoder, and read-only.
         self._shared: Shared = _shared(file) if beside is None else beside._shared  # noqa: SLF001
         spin = 0 if beside is None else SPIN_MICROSECONDS
-        self._session = _open_session(file, threads, self._shared, spin)
+        self._session = _open_session(file, threads, self._shared, spin, arena=arena)
         self.inputs = [given.name for given in self._session.get_inputs()]
         self.outputs = [given.name for given in self._session.get_outputs()]
         self.providers: list[str] = self._session.get_providers()
@@ -59,12 +62,13 @@ def _shared(file: Path) -> Shared:
 
 
 def _open_session(
-    file: Path, threads: int, shared: Shared, spin_microseconds: int
+    file: Path, threads: int, shared: Shared, spin_microseconds: int, *, arena: bool
 ) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.enable_cpu_mem_arena = arena
     options.enable_mem_pattern = False  # It keeps a plan for every shape, and was not faster.
     options.log_severity_level = 3  # Errors only. Warnings are about impossible fusions.
     if spin_microseconds:

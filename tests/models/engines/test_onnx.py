@@ -12,6 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.encoder import Encoder
+from models.engines import opening
+from models.engines.form import FP32, Form
+from models.engines.onnx import OnnxEngine
+from models.engines.opening import INT8
 from tests.models.forms import counted
 
 ROWS, WIDTH = 30_522, 384  # As in the default model. Memory of this size is unmapped when it is freed.
@@ -23,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from models.engines.form import FP32
 from models.engines.onnx import OnnxEngine
+from models.engines.opening import INT8
 
 file = Path(sys.argv[1])
 feed = {"input_ids": np.arange(128 * 16).reshape(128, 16)}
@@ -88,6 +93,21 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file: Path = tmp_path_factory.mktemp("looks") / "model.onnx"
     onnx.save(model, str(file))
     return file
+
+
+@pytest.mark.parametrize(
+    ("form", "callers", "longest", "arena"),
+    [(INT8, 1, 512, True), (INT8, 2, 512, False), (INT8, 2, 8192, True), (FP32, 2, 512, True)],
+)
+def test_concurrent_calls_of_short_texts_in_int8_share_no_arena(
+    file: Path, monkeypatch: pytest.MonkeyPatch, form: Form, callers: int, longest: int, arena: bool
+) -> None:
+    monkeypatch.setattr(opening, "INT8_NAME", file.name)
+    monkeypatch.setattr(opening, "require", lambda *_: None)  # This machine may lack the instructions.
+    engine = opening.open_engine(file, form, 1, callers, longest=longest)
+    assert isinstance(engine, OnnxEngine)
+    assert engine._session.get_session_options().enable_cpu_mem_arena == arena
+    assert engine.again(2)._session.get_session_options().enable_cpu_mem_arena, "one call at a time"
 
 
 @pytest.mark.long
