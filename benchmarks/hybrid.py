@@ -4,6 +4,7 @@
                     ─▶ the same hybrid searches with FTS5's own bm25 of all documents, and fused one by one
 
 FOLDER is the data directory of a service with SQLite that has stopped; the models are in SIMILE_MODELS_DIR.
+With `--database`, FOLDER belongs to a service on that database, and nothing is compared.
 Each line of FILE is a text whose first words are a query. Each fifth query gets a typo, so that corrected
 terms with weights are searched for. Hits and scores must be equal, apart from rounding to float32.
 """
@@ -11,6 +12,7 @@ terms with weights are searched for. Hits and scores must be equal, apart from r
 import os
 import random
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -56,10 +58,12 @@ MAX_P50, MAX_P99 = 20.0, 80.0  # ms
 def main() -> None:
     parser = build_parser("hybrid", __doc__)
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--database", metavar="URL", help="PostgreSQL")
     parser.add_argument("--queries", type=Path, required=True, metavar="FILE")
     parser.add_argument("--timed", type=int, default=2000, metavar="N", help="searches in each mode")
     parser.add_argument("--compared", type=int, default=10_000, metavar="N", help="searches to compare")
     options = parser.parse_args()
+    options.compared = 0 if options.database else options.compared
     with options.queries.open(encoding="utf-8") as lines:
         texts = list(islice(lines, max(options.timed, options.compared)))
     queries = [_edit(at, " ".join(text.split()[:QUERY_WORDS])) for at, text in enumerate(texts)]
@@ -68,19 +72,22 @@ def main() -> None:
             [
                 mode,
                 "yes" if ranking else "no",
-                *_measure(options.data, queries[: options.timed], mode, ranking),
+                *_measure(options, queries[: options.timed], mode, ranking),
             ]
             for mode, ranking in (("dense", 0), ("lexical", 0), ("hybrid", 0), ("hybrid", 1))
             if options.timed
         ]
-        differing = _compare(options.data, queries[: options.compared])
+        differing = _compare(options.data, queries[: options.compared]) if options.compared else []
     text = [
         format_table(["mode", "second stage", "p50 ms", "p99 ms"], rows),
         "\n".join(f"Other hits: {query}" for query in differing[:20]),
     ]
-    verdicts = [Verdict(f"queries of {options.compared:,} with other hits or scores", len(differing), 0)]
+    verdicts = []
+    if options.compared:
+        name = f"queries of {options.compared:,} with other hits or scores"
+        verdicts.append(Verdict(name, len(differing), 0))
     for mode, stage, p50, p99 in rows:
-        if (mode, stage) == ("hybrid", "no"):
+        if (mode, stage) == ("hybrid", "no") and not options.database:
             verdicts += [Verdict("p50 ms", float(p50), MAX_P50), Verdict("p99 ms", float(p99), MAX_P99)]
     report("hybrid", {"rows": rows, "differing": differing}, text, verdicts)
 
@@ -98,9 +105,12 @@ def _path(query: str, mode: str, k: int) -> str:
     return f"/search?k={k}&mode={mode}&q={quote(query)}"
 
 
-def _measure(data: Path, queries: Sequence[str], mode: str, ranking: int) -> tuple[float, float]:
+def _measure(options: Namespace, queries: Sequence[str], mode: str, ranking: int) -> tuple[float, float]:
     progress(f"searching, {mode}")
-    with Server(data, settings={"SIMILE_RANKING": str(ranking), "SIMILE_MODELS_DIR": _models()}) as server:
+    settings = {"SIMILE_RANKING": str(ranking), "SIMILE_MODELS_DIR": _models()}
+    if options.database:
+        settings["SIMILE_DATABASE"] = options.database
+    with Server(options.data, settings=settings) as server:
         _wait_until_idle(server.pid)
         connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
         times = [request_ms(connection, _path(query, mode, 10)) for query in queries]

@@ -167,7 +167,7 @@ class Pool(ConnectionPool[Raw]):
         milliseconds = int(self._answer_seconds * 1000)
         raw.execute(
             f"SET statement_timeout = {milliseconds:d}; SET idle_in_transaction_session_timeout = '60s'; "
-            "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 100; "
+            "SET hnsw.iterative_scan = relaxed_order; SET hnsw.ef_search = 250; "
             "SET hnsw.scan_mem_multiplier = 8; SET jit = off; "
             # Otherwise a trigger treats the connection as one of an older version (schema.py).
             "SET simile.sums = 'on'".encode()

@@ -290,6 +290,33 @@ def test_a_filter_that_was_wide_and_is_narrow_finds_what_passes(
         assert len(best()) == 3
 
 
+@pytest.mark.parametrize(("depth", "limit"), [(20, 36), (40, 40), (41, 57)])
+def test_a_search_for_as_many_as_the_index_finds_at_once_asks_for_no_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch, depth: int, limit: int
+) -> None:
+    monkeypatch.setattr(vectors, "EXACT_DOCUMENTS", 10)
+    monkeypatch.setattr(vectors, "SEARCHED", (10, 40))
+    given = {f"{at:02}": unit() for at in range(60)}
+    place.put(
+        *(Document(id, "text") for id in given),
+        embeddings=[Embedding(vector, truncated=False) for vector in given.values()],
+    )
+    requested, execute, query = [], Connection.execute, unit()
+
+    def spy(self: Connection, sql: str, parameters: Any = ()) -> Any:
+        if "LIMIT ?" in sql:
+            requested.append(parameters[-2])
+        return execute(self, sql, parameters)
+
+    monkeypatch.setattr(Connection, "execute", spy)
+    [(scores, _)] = place.read(
+        lambda it: it.nearest(place.active, query[None], depth, None, "default", heads_only=False)
+    )
+    best = sorted((float(vector @ query) for vector in given.values()), reverse=True)[:depth]
+    assert requested == [limit]
+    np.testing.assert_allclose(scores, best, atol=1e-6)
+
+
 def test_a_generation_that_begins_amid_writes_lists_each_gap_once(place: Place) -> None:
     place.put(*(Document(f"{at}", "text") for at in range(10)))
     number = place.write(lambda it: generations.begin(it, "me", manifest("b"), "fp32"))
