@@ -22,7 +22,6 @@ from training.ranking.fitting import MIN_QUERIES
 from training.retraining.rank import find_reasons
 
 NIGHTS = 10  # Nights of a run.
-JUDGED = 180  # Judged queries in the last night of a run.
 WRONG = (0.0, 0.5, 1.0)  # Shares of the judged queries that get a random answer; each night has one of them.
 WORSE, BETTER = -0.5, 2.0  # True gains, in points, that count as worse and as better.
 
@@ -32,21 +31,24 @@ def main() -> None:
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the vectors for the next run")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="of each set (%(default)s)")
+    parser.add_argument(
+        "--judged", type=int, default=180, metavar="N", help="in the last night (%(default)s)"
+    )
     options = parser.parse_args()
     rows = []
     for name in options.sets:
         with scratch_folder() as empty:
             examples = prepare(name, options.cache or empty).examples
         for run in range(options.runs):
-            rows += [[name, run, *row] for row in simulate(examples, run)]
+            rows += [[name, run, *row] for row in simulate(examples, run, options.judged)]
             progress(f"{name}, run {run}: {rows[-1]}")
     columns = ["set", "run", "judged", "wrong", "published", "gain", "active gain"]
     tables = [format_table(["nights", "", "published"], [*summarize(rows)]), format_table(columns, rows)]
     report("ranking_nights", {"rows": rows}, tables, [])
 
 
-def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
-    """Yields a row for each night of a run.
+def simulate(examples: Sequence[Example], seed: int, most: int) -> Iterator[list[float]]:
+    """Yields a row for each night of a run, the last of which has at most `most` judged queries.
 
     A row has the number of judged queries and the share of random judgments. Then come 1 or 0 (published or
     not) and the true gain of the new ranking, and the true gain of the ranking that is active afterwards.
@@ -57,7 +59,7 @@ def simulate(examples: Sequence[Example], seed: int) -> Iterator[list[float]]:
     active: Ranking | None = None
     gained = 0.0
     half = len(order) // 2
-    for count in np.linspace(MIN_QUERIES, min(JUDGED, half), NIGHTS).round().astype(int).tolist():
+    for count in np.linspace(MIN_QUERIES, min(most, half), NIGHTS).round().astype(int).tolist():
         wrong = float(random.choice(WRONG))
         judged = [
             spoil(examples[at], random) if random.random() < wrong else examples[at] for at in order[:count]
@@ -94,9 +96,11 @@ def summarize(rows: Sequence[Sequence[float]]) -> Iterator[list[str]]:
     kinds = {
         f"worse by more than {-WORSE:g}": [row for row in rows if row[5] < WORSE],
         f"better by {BETTER:g} or more": [row for row in rows if row[5] >= BETTER],
-        f"better by {BETTER:g} or more, from 100 judged": [
-            row for row in rows if row[5] >= BETTER and row[2] >= 100
-        ],
+    } | {
+        f"better by {BETTER:g} or more, from {least} judged": [
+            row for row in rows if row[5] >= BETTER and row[2] >= least
+        ]
+        for least in (100, 200)
     }
     for name, found in kinds.items():
         yield [str(len(found)), name, f"{sum(row[4] for row in found):.0f}"]

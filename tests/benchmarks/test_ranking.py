@@ -54,12 +54,11 @@ def find_at(example: Example, place: int) -> Example:
 
 def test_a_night_with_wrong_judgments_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.ranking_nights.NIGHTS", 2)
-    monkeypatch.setattr("benchmarks.ranking_nights.JUDGED", 40)
     examples = [find_at(each, 3) for each in judged_queries(80, candidates=20)]
     assert spoil(examples[0], np.random.default_rng(0)).relevant != examples[0].relevant
     monkeypatch.setattr("benchmarks.ranking_nights.WRONG", (1.0,))
-    assert [row[2:] for row in simulate(examples, 0)] == [[0, pytest.approx(0, abs=50), 0]] * 2
+    assert [row[2:] for row in simulate(examples, 0, 40)] == [[0, pytest.approx(0, abs=50), 0]] * 2
     monkeypatch.setattr("benchmarks.ranking_nights.WRONG", (0.0,))
-    *_, (count, wrong, published, gain, active) = simulate(examples, 0)
+    *_, (count, wrong, published, gain, active) = simulate(examples, 0, 40)
     assert (count, wrong, published) == (40, 0, 1)
     assert active == gain > 2
