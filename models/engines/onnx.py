@@ -25,7 +25,7 @@ class OnnxEngine:
         threads: Threads that share each call.
         beside: Another engine on the same file, whose word table is shared. The new engine is then for
             single texts: its threads spin briefly while they wait.
-        arena: Whether all calls share the runtime's memory arena. Otherwise each thread has its own memory.
+        arena: Whether all calls share the runtime's memory arena. Otherwise the C library allocates.
     """
 
     def __init__(

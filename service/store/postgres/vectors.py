@@ -343,7 +343,7 @@ def revisions_in(connection: Connection, source: str, parameters: Sequence[Any])
 SPARE = 16  # Additional candidates.
 MAX_CANDIDATES = 1 << 17
 # Bounds of hnsw.ef_search. connection.py sets the lower one. With 100, recall@10 of a million short texts is
-# 0.93 instead of 0.96, and a search takes 8 instead of 15 ms (docs/PERFORMANCE.md).
+# 0.93 instead of 0.96, and the index takes 6 instead of 9 ms (docs/PERFORMANCE.md).
 SEARCHED = 250, 1000
 # Rows that are compared in the time in which the index checks a row with a filter.
 RATIO = 5

@@ -27,7 +27,6 @@ from pathlib import Path
 import numpy as np
 from models.engines.form import FP32
 from models.engines.onnx import OnnxEngine
-from models.engines.opening import INT8
 
 file = Path(sys.argv[1])
 feed = {"input_ids": np.arange(128 * 16).reshape(128, 16)}

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from models.search.fusion import fuse
 from models.search.terms import FUNCTION_WORDS
-from service.corpus import search
+from service.corpus import query
 from service.runtime.runtime import Runtime
 from service.settings import Settings
 from service.store.sqlite.schema import DATABASE
@@ -223,7 +223,7 @@ def test_keywords_count_less_if_the_best_hit_has_few_of_the_terms() -> None:
 
 
 def test_a_document_of_only_one_ranking_is_a_hit(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "CANDIDATES", 5)
+    monkeypatch.setattr(query, "CANDIDATES", 5)
     near = {id for id, _ in hits(client, q="harbour", mode="dense", k=5)}
     worded = {id for id, _ in hits(client, q="harbour", mode="lexical", k=5)}
     found = {id for id, _ in hits(client, q="harbour", mode="hybrid", k=5)}
