@@ -18,10 +18,10 @@ BF16 = Form("bf16", "openvino")
 CUDA_FP32, CUDA_FP16 = Form("fp32", "onnxruntime-cuda"), Form("fp16", "onnxruntime-cuda")
 INT8 = Form("int8", "onnxruntime")
 INT8_NAME = "int8.graph"  # Next to model.onnx. Not *.onnx, because some tools open any such file.
-# Concurrent calls of a session share its arena, so a call gets memory that is in another processor's cache.
-# In half of all processes, int8 then takes 1.4 times as long, and fp32 1.1 times. Without that arena, threads
-# use glibc's arenas, but fp32 and longer texts always take longer, because glibc returns their larger buffers
-# to the system after each call.
+# Concurrent calls of a session share its arena. In half of all processes, int8 then takes 1.4 times as long,
+# and fp32 1.1 times, probably because a call gets memory that is in another processor's cache. Without that
+# arena, threads use glibc's arenas, but fp32 and longer texts always take longer, because glibc returns their
+# larger buffers to the system after each call.
 MAX_WITHOUT_ARENA = 512  # tokens
 # x86 (AVX-512, AMX, AVX-NE-CONVERT) and Arm.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
