@@ -1,4 +1,4 @@
-"""What a search asks for, what it costs, and what it returns."""
+"""The options, the cost and the results of a search."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Search:
         typos: Whether words of text queries that no document has are corrected.
         conditions: Conditions of a query with syntax, on average.
         is_later: Whether this is a later page although the offset is 0.
-        ends: When the deadline of the request passes, by `time.monotonic`. The reranker ends before.
+        ends: The deadline of the request, by `time.monotonic`. The reranker ends before.
         facets: Metadata fields whose values are counted.
         facet_values: Maximum number of values, and of ranges, of each of them.
         max_faceted: Maximum number of documents to count, times facets.
@@ -181,7 +181,7 @@ class Highlight(NamedTuple):
         title: Ranges of the title.
         text: Ranges of the text.
         snippet: The part of the text to show. None if the text is blank.
-        sentences: For a text without terms: the parts of which the best one should become the snippet.
+        sentences: For a text without terms: the parts. The best one should become the snippet.
     """
 
     title: Sequence[tuple[int, int]]
@@ -219,7 +219,7 @@ class Hit:
         rerank_score: Score of the reranker, if it has scored the hit.
         search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
         ranking_score: Score of the second stage, if it has scored the hit.
-        side: In a tested search: which version chose it.
+        side: In a tested search, the version that chose it.
     """
 
     document: Record
@@ -240,18 +240,18 @@ class Page(NamedTuple):
 
     Attributes:
         hits: The hits.
-        fault: Why the second stage failed or was late, or empty.
+        fault: The reason why the second stage failed or was late, or empty.
         reranker: The version that ordered the hits, or empty.
-        rerank_fault: Why it ordered none or only some of them, or empty.
-        highlight_fault: Why some hits have no highlights, or not the best snippet, or empty.
+        rerank_fault: The reason why it did not order all of them, or empty.
+        highlight_fault: The reason why some hits are without highlights or the best snippet, or empty.
         tokens: Tokens of the pairs and sentences that were computed.
         terms: Terms of the query, if they are looked up in the hits.
         groups: The terms of each correction and synonym. Those of a group count only together.
-        sources: Where the terms come from that were not typed.
+        sources: Sources of the terms that were not typed.
         idf: The inverse document frequencies of all terms.
         vector: Vector of the query. None in keyword search.
         facets: Counts of each field, or None.
-        facet_faults: Which counts are missing and why.
+        facet_faults: Reasons why counts are missing.
         seconds: Computing time of both sides of a tested search. None: it is not tested.
     """
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.store.filters.grammar import Predicate, scoped
-from service.store.postgres.connection import Connection, Raw
+from service.store.postgres.connection import MIN_SEARCHED, Connection, Raw
 from service.store.sql.connection import fetch_value
 from service.store.values import (
     MAX_PASSAGES,
@@ -342,9 +342,7 @@ def revisions_in(connection: Connection, source: str, parameters: Sequence[Any])
 
 SPARE = 16  # Additional candidates.
 MAX_CANDIDATES = 1 << 17
-# Bounds of hnsw.ef_search. connection.py sets the lower one. With 100, recall@10 of a million short texts is
-# 0.93 instead of 0.96, and the index takes 6 instead of 9 ms (docs/PERFORMANCE.md).
-SEARCHED = 250, 1000
+SEARCHED = MIN_SEARCHED, 1000  # Bounds of hnsw.ef_search.
 # Rows that are compared in the time in which the index checks a row with a filter.
 RATIO = 5
 

@@ -15,7 +15,6 @@ from models.encoder import Encoder
 from models.engines import opening
 from models.engines.form import FP32, Form
 from models.engines.onnx import OnnxEngine
-from models.engines.opening import INT8
 from tests.models.forms import counted
 
 ROWS, WIDTH = 30_522, 384  # As in the default model. Memory of this size is unmapped when it is freed.
@@ -96,7 +95,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("form", "callers", "longest", "arena"),
-    [(INT8, 1, 512, True), (INT8, 2, 512, False), (INT8, 2, 8192, True), (FP32, 2, 512, True)],
+    [
+        (opening.INT8, 1, 512, True),
+        (opening.INT8, 2, 512, False),
+        (opening.INT8, 2, 8192, True),
+        (FP32, 2, 512, True),
+    ],
 )
 def test_concurrent_calls_of_short_texts_in_int8_share_no_arena(
     file: Path, monkeypatch: pytest.MonkeyPatch, form: Form, callers: int, longest: int, arena: bool
