@@ -99,10 +99,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (opening.INT8, 1, 512, True),
         (opening.INT8, 2, 512, False),
         (opening.INT8, 2, 8192, True),
-        (FP32, 2, 512, True),
+        (FP32, 1, 512, True),
+        (FP32, 2, 512, False),
+        (FP32, 2, 8192, True),
     ],
 )
-def test_concurrent_calls_of_short_texts_in_int8_share_no_arena(
+def test_concurrent_calls_of_short_texts_share_no_arena(
     file: Path, monkeypatch: pytest.MonkeyPatch, form: Form, callers: int, longest: int, arena: bool
 ) -> None:
     monkeypatch.setattr(opening, "INT8_NAME", file.name)
