@@ -33,7 +33,7 @@ from models.store import ModelStore, models_dir
 from models.tokens.tokenizer import Tokens
 
 MAX_TEXT_CHARACTERS = 1 << 24
-CHUNK = 512  # Documents that a worker thread takes.
+CHUNK = 1024  # Documents that a worker thread takes. 512 had 1.2 % more padding.
 CHUNK_CHARACTERS = 1 << 20
 AHEAD = 2  # Chunks that wait for a worker or for the writer, beyond one for each worker.
 GPU_WORKERS = 4  # While two use the GPU, the others tokenize.
