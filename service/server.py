@@ -15,8 +15,8 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from models.engines.malloc import ARENAS, GPU_ARENAS, set_up_malloc
 from models.manifest import MANY, get_language
+from service import memory
 from service.app import create_app
 from service.errors import StartupError
 from service.http.connections import Protocol, bounded_by_files, encrypted
@@ -83,7 +83,7 @@ def serve(settings: Settings) -> None:
     """
     logs.install(settings.log_level, settings.log_format)
     on_gpu = settings.place.device == "cuda"
-    set_up_malloc(GPU_ARENAS if on_gpu else ARENAS)
+    memory.limit_arenas(memory.GPU_ARENAS if on_gpu else memory.ARENAS)
     if on_gpu:
         sys.setswitchinterval(SWITCH_SECONDS)
     with bound(settings) as listener:

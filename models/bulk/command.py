@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from models.engines.form import default_device, parse_place
+from models.engines.malloc import keep_buffers
 from models.errors import ModelError, denied, install_command
 from models.files.lines import parse_separator
 from models.messages import amount, positive
@@ -133,6 +134,7 @@ def _embed(environ: Mapping[str, str], store: ModelStore, options: argparse.Name
         )
     except OSError as error:
         raise ModelError(denied(error, shown(options.source))) from error
+    keep_buffers()  # This process does nothing else.
     try:
         counts = run(job, engine, to_stderr)
     except KeyboardInterrupt:

@@ -43,7 +43,6 @@ from models.bulk.vector_files import (
     resolve,
     shown,
 )
-from models.engines.malloc import set_up_malloc
 from models.errors import ModelError
 from models.files.folders import lock
 from models.files.fsync import sync
@@ -102,7 +101,6 @@ class Job:
         Raises:
             JobError: This machine has another model under the same name, or another engine.
         """
-        set_up_malloc()
         embedder = BulkEmbedder(**self.embedder, workers=workers)
         if embedder.description != self.description:
             raise JobError(f"This worker computes {embedder.description}, and the job {self.description}.")

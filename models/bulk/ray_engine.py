@@ -18,6 +18,7 @@ import ray.data
 from models.bulk.inputs import Work
 from models.bulk.job import Finished, Job, Step, embed_with
 from models.engines.form import parse_place
+from models.engines.malloc import keep_buffers
 from models.errors import ModelError
 
 
@@ -79,6 +80,7 @@ class _Worker:
     def __init__(self, job: Job, complete: frozenset[str], processors: int) -> None:
         self._job = job
         self._complete = complete
+        keep_buffers()
         self._embedder = job.open_embedder(workers=processors)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:

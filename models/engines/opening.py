@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from models.cpus import CPUINFO, facts
+from models.engines import malloc
 from models.engines.form import CPU, FP32, Device, Engine, Form, Place
 from models.engines.nvidia import cuda_provider
 from models.engines.onnx import OnnxEngine
@@ -20,7 +21,8 @@ INT8 = Form("int8", "onnxruntime")
 INT8_NAME = "int8.graph"  # Next to model.onnx. Not *.onnx, because some tools open any such file.
 # Concurrent calls of a session share its arena. In half of all processes, int8 then takes 1.4 times as long,
 # and fp32 1.1 times, probably because a call gets memory that is in another processor's cache. Without that
-# arena, threads use the C library's (malloc.py). Longer texts need buffers that it returns to the system.
+# arena, threads use glibc's arenas. But fp32 and longer texts need larger buffers, which glibc returns to the
+# system after each call, so they always take longer, except fp32 after `keep_buffers`.
 MAX_WITHOUT_ARENA = 512  # tokens
 # x86 (AVX-512, AMX, AVX-NE-CONVERT) and Arm.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16"})
@@ -87,11 +89,12 @@ def open_engine(
 Open = Callable[[Path, Form, int, int, Place, int], Engine]
 
 
-def _open_onnx(file: Path, form: Form, threads: int, callers: int, _: Place, longest: int) -> Engine:
-    return OnnxEngine(file, form, threads, arena=callers == 1 or longest > MAX_WITHOUT_ARENA)
+def _open_fp32(file: Path, form: Form, threads: int, callers: int, _: Place, longest: int) -> Engine:
+    arena = callers == 1 or longest > MAX_WITHOUT_ARENA or not malloc.buffers_stay
+    return OnnxEngine(file, form, threads, arena=arena)
 
 
-def _open_int8(file: Path, form: Form, threads: int, callers: int, place: Place, longest: int) -> Engine:
+def _open_int8(file: Path, form: Form, threads: int, callers: int, _: Place, longest: int) -> Engine:
     quantized = file.with_name(INT8_NAME)
     if not quantized.is_file():
         version = file.parents[1].name
@@ -99,7 +102,8 @@ def _open_int8(file: Path, form: Form, threads: int, callers: int, place: Place,
             f"{version} has no int8 graph. Add one: `simile models quantize {version}`, then activate the "
             "version that it publishes. Or serve fp32."
         )
-    return _open_onnx(quantized, form, threads, callers, place, longest)
+    arena = callers == 1 or longest > MAX_WITHOUT_ARENA
+    return OnnxEngine(quantized, form, threads, arena=arena)
 
 
 def _open_cuda(file: Path, form: Form, _threads: int, _callers: int, place: Place, longest: int) -> Engine:
@@ -170,7 +174,7 @@ class EngineOf(NamedTuple):
 
 # Every form. SIMILE_PRECISION, `/info` and docs/SETTINGS.md name the precision of each, as a test checks.
 ENGINES: dict[Form, EngineOf] = {
-    FP32: EngineOf("cpu", _open_onnx),
+    FP32: EngineOf("cpu", _open_fp32),
     BF16: EngineOf("cpu", _open_openvino, _why_no_bf16),
     INT8: EngineOf("cpu", _open_int8, _why_no_int8),
     CUDA_FP32: EngineOf("cuda", _open_cuda),

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.__main__ import main
-from models.bulk import vector_files
+from models.bulk import command, vector_files
 from models.bulk.embedder import BulkEmbedder
 from models.bulk.inputs import InputError
 from models.bulk.job import JobError
@@ -342,8 +342,13 @@ def test_other_commands_need_no_pyarrow_and_embed_names_it() -> None:
 
 
 def test_the_command_embeds_a_folder_with_the_requested_version(
-    tmp_path: Path, tiny_models_dir: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    tiny_models_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    kept: list[bool] = []
+    monkeypatch.setattr(command, "keep_buffers", lambda: kept.append(True))  # It would change this process.
     (tmp_path / "in" / "b").mkdir(parents=True)
     rows = jobs.documents(20)
     jobs.write_jsonl(tmp_path / "in" / "b" / "1.jsonl", rows[10:])
@@ -353,6 +358,7 @@ def test_the_command_embeds_a_folder_with_the_requested_version(
     assert main([*arguments, "--models-dir", str(tiny_models_dir)]) == 0
     assert capsys.readouterr().out == f"20 documents in 2 parts: {tmp_path / 'out'}\n"
     assert [*jobs.by_id(tmp_path / "out")] == [row["id"] for row in rows]
+    assert kept == [True]
     assert main([*arguments, "--models-dir", str(tiny_models_dir), "--no-text"]) == 1
     assert "with_text was True, and is False now" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.encoder import Encoder
-from models.engines import opening
+from models.engines import malloc, opening
 from models.engines.form import FP32, Form
 from models.engines.onnx import OnnxEngine
 from tests.models.forms import counted
@@ -94,19 +94,27 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("form", "callers", "longest", "arena"),
+    ("form", "stay", "callers", "longest", "arena"),
     [
-        (opening.INT8, 1, 512, True),
-        (opening.INT8, 2, 512, False),
-        (opening.INT8, 2, 8192, True),
-        (FP32, 1, 512, True),
-        (FP32, 2, 512, False),
-        (FP32, 2, 8192, True),
+        (opening.INT8, False, 1, 512, True),
+        (opening.INT8, False, 2, 512, False),
+        (opening.INT8, False, 2, 8192, True),
+        (FP32, False, 2, 512, True),
+        (FP32, True, 1, 512, True),
+        (FP32, True, 2, 512, False),
+        (FP32, True, 2, 8192, True),
     ],
 )
 def test_concurrent_calls_of_short_texts_share_no_arena(
-    file: Path, monkeypatch: pytest.MonkeyPatch, form: Form, callers: int, longest: int, arena: bool
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: Form,
+    stay: bool,
+    callers: int,
+    longest: int,
+    arena: bool,
 ) -> None:
+    monkeypatch.setattr(malloc, "buffers_stay", stay)
     monkeypatch.setattr(opening, "INT8_NAME", file.name)
     monkeypatch.setattr(opening, "require", lambda *_: None)  # This machine may lack the instructions.
     engine = opening.open_engine(file, form, 1, callers, longest=longest)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -129,3 +130,17 @@ def test_memory_is_given_back_once_for_all_who_ask(monkeypatch: pytest.MonkeyPat
     timer.function()
     memory.give_back()
     assert len(started) == 2
+
+
+@pytest.mark.parametrize(("chosen", "calls"), [(None, [(-8, 2)]), ("8", [])])
+def test_threads_share_arenas_unless_somebody_chose_otherwise(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, calls: list[object]
+) -> None:
+    made: list[object] = []
+    corpus = SimpleNamespace(mallopt=lambda *given: made.append(given))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: corpus)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("MALLOC_ARENA_MAX", chosen)
+    memory.limit_arenas(memory.ARENAS)
+    assert made == calls
