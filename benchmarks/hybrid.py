@@ -36,7 +36,7 @@ from benchmarks.command import (
 )
 from benchmarks.machine import process_seconds
 from benchmarks.million import IDLE, LOOK_SECONDS, QUERY_WORDS, SETTLE_SECONDS
-from benchmarks.processes import POLL_SECONDS, READY_SECONDS, Server, request_ms
+from benchmarks.processes import POLL_SECONDS, READY_SECONDS, Server, call, request_ms
 from benchmarks.rounds import p50_p99
 from models.search.fusion import Scores, get_floor
 from models.search.terms import NO_TERMS, NO_WEIGHTS, Weights, expression, expressions
@@ -111,6 +111,8 @@ def _measure(options: Namespace, queries: Sequence[str], mode: str, ranking: int
     if options.database:
         settings["SIMILE_DATABASE"] = options.database
     with Server(options.data, settings=settings) as server:
+        if not call(server.port, "GET", "/documents/count")["count"]:
+            raise BenchError("the store has no documents; see --data and --database")
         _wait_until_idle(server.pid)
         connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
         times = [request_ms(connection, _path(query, mode, 10)) for query in queries]
