@@ -32,10 +32,10 @@ def new_settings(folder: Path, models_dir: Path, **others: object) -> Settings:
     """Returns settings with a new data directory and a copy of the published tiny model in `folder`.
 
     With `pytest --store postgres` the documents are in a new database. `hang_seconds` is long, because the
-    watchdog would end the process of all tests.
+    watchdog would end the process of all tests, and `rank_seconds`, because a busy machine may need them.
     """
     shutil.copytree(models_dir, folder / "models")
-    mine = {"cache_mb": 0, "allowed_hosts": HOST, "hang_seconds": LIMIT}
+    mine = {"cache_mb": 0, "allowed_hosts": HOST, "hang_seconds": LIMIT, "rank_seconds": 30}
     chosen: dict[str, Any] = {**mine, **postgres.place(), **others}
     return Settings(data_dir=folder / "data", models_dir=folder / "models", **chosen)
 
