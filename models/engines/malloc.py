@@ -10,7 +10,7 @@ _VARIABLES = "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD
 # glibc accepts at most 32 MiB for the size from which a block comes from the system and goes back to it.
 _HEAP, _BLOCK = 64 << 20, 32 << 20
 
-buffers_stay = False  # Whether `keep_buffers` has changed this process.
+buffers_stay = False  # `keep_buffers` sets it.
 
 
 def keep_buffers() -> None:

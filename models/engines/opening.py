@@ -89,8 +89,12 @@ def open_engine(
 Open = Callable[[Path, Form, int, int, Place, int], Engine]
 
 
+def _use_arena(callers: int, longest: int) -> bool:
+    return callers == 1 or longest > MAX_WITHOUT_ARENA
+
+
 def _open_fp32(file: Path, form: Form, threads: int, callers: int, _: Place, longest: int) -> Engine:
-    arena = callers == 1 or longest > MAX_WITHOUT_ARENA or not malloc.buffers_stay
+    arena = _use_arena(callers, longest) or not malloc.buffers_stay
     return OnnxEngine(file, form, threads, arena=arena)
 
 
@@ -102,8 +106,7 @@ def _open_int8(file: Path, form: Form, threads: int, callers: int, _: Place, lon
             f"{version} has no int8 graph. Add one: `simile models quantize {version}`, then activate the "
             "version that it publishes. Or serve fp32."
         )
-    arena = callers == 1 or longest > MAX_WITHOUT_ARENA
-    return OnnxEngine(quantized, form, threads, arena=arena)
+    return OnnxEngine(quantized, form, threads, arena=_use_arena(callers, longest))
 
 
 def _open_cuda(file: Path, form: Form, _threads: int, _callers: int, place: Place, longest: int) -> Engine:

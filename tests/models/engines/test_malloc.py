@@ -9,7 +9,7 @@ import pytest
 
 # Prints whether buffers stay, and the MiB that the first thread and another one keep of a block of 20 MiB.
 USING = """
-import ctypes, sys, threading
+import ctypes, os, sys, threading
 from models.engines import malloc
 
 libc = ctypes.CDLL(None)
@@ -18,7 +18,7 @@ if sys.argv[1] == "keep":
     malloc.keep_buffers()
 
 def used():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
 
 def use():
     before = used()
