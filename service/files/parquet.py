@@ -19,6 +19,7 @@ ENDINGS = (".parquet", ".pq")
 BATCH_ROWS = 256
 _FORMAT = b"simile.format"  # Metadata of files that `simile embed` wrote.
 _METADATA = "metadata"  # In such files, a string with a JSON object.
+_BAD_TIME = "a time has nanoseconds, or a year that is not 1 to 9999. Write it as text"
 _OF_VECTORS = ("vector", "vector_end", "truncated", "passages")
 
 
@@ -72,13 +73,25 @@ class ParquetReader:
 def read_rows(batch: Any) -> list[dict[str, Any] | BadRow]:
     """Returns the rows of an Arrow batch as dictionaries. A row that Python cannot represent is a BadRow."""
     try:
-        return list(batch.to_pylist())
+        return list(_cast_times(batch).to_pylist())
     except (ValueError, OverflowError) as error:
         if batch.num_rows > 1:
             return [row for at in range(batch.num_rows) for row in read_rows(batch.slice(at, 1))]
         if isinstance(error, UnicodeDecodeError):
             return [BadRow("a value is bytes that are not UTF-8. Leave its column out")]
-        return [BadRow("a time has nanoseconds, or a year that is not 1 to 9999. Write it as text")]
+        return [BadRow(_BAD_TIME)]
+
+
+def _cast_times(batch: Any) -> Any:
+    """Casts times of day with nanoseconds, which Arrow truncates if it finds pandas.
+
+    Raises:
+        ValueError: One is not a whole number of microseconds.
+    """
+    for at, field in enumerate(batch.schema):
+        if str(field.type) == "time64[ns]":
+            batch = batch.set_column(at, field.name, batch.column(at).cast("time64[us]"))
+    return batch
 
 
 def _build(values: dict[str, Any] | BadRow, options: Options, *, own: bool) -> dict[str, Any] | BadRow:
@@ -118,6 +131,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, int | float | Decimal):
         return _check_number(value)
     if isinstance(value, datetime | date | time):
+        if getattr(value, "nanosecond", 0):  # a Timestamp, which Arrow gives if it finds pandas
+            raise BadRow(_BAD_TIME)
         return value.isoformat()
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]

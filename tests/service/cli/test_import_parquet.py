@@ -1,6 +1,6 @@
 """`import FILE.parquet`: rows of a Parquet file become documents, like those of a table."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.store import ModelStore
+from service.files.parquet import plain, read_rows
+from service.files.values import BadRow
 from tests.parts.vector_files import write_folder
 from tests.service.cli.test_commands import imported
 from tests.service.process import Service
@@ -103,6 +105,19 @@ def test_values_that_json_does_not_have_fail_their_rows_only(
         "size": 2**64 - 1,
         "name": "a",
     }
+
+
+def test_nanoseconds_are_refused_with_and_without_pandas() -> None:
+    """Where pandas is installed, Arrow gives its Timestamp, and truncates a time of day."""
+
+    class Timestamp(datetime):
+        nanosecond = 1
+
+    with pytest.raises(BadRow, match="nanoseconds"):
+        plain([Timestamp(2026, 1, 31)])
+    good, bad = read_rows(pa.record_batch({"day": pa.array([1000, 1], pa.time64("ns"))}))
+    assert good == {"day": time(0, 0, 0, 1)}
+    assert isinstance(bad, BadRow)
 
 
 def test_files_that_cannot_be_read_are_refused(service: Service, tmp_path: Path) -> None:
