@@ -32,7 +32,7 @@ class Reranked:
 def reranked(tmp_path_factory: pytest.TempPathFactory, browsing: Browsing) -> Iterator[Reranked]:
     folder = tmp_path_factory.mktemp("reranked")
     second = prepared(folder, "rerankers")
-    with Service(folder) as service:
+    with Service(folder, SIMILE_RERANK_SECONDS="30") as service:
         service.put([{"id": f"{at}", "text": f"the red river {at}"} for at in range(20)])
         yield Reranked(service, second)
 
@@ -54,6 +54,18 @@ def test_the_modes_of_the_only_encoder_are_compared(page: Watched, reranked: Rer
     assert [page.the("select").nth(at).input_value() for at in (1, 3)] == ["dense", "hybrid"]
     page.button("Find queries that differ").click()
     expect(page.the(".differing li").first).to_be_visible()
+
+
+def test_a_hit_shows_its_place_before_reranking(page: Watched, reranked: Reranked) -> None:
+    found = reranked.service.get("/search", q="red river", rerank="true", k=10)
+    page.open("search?q=red+river&rerank=true")
+    expect(page.the(".summary")).to_contain_text("reranked by")
+    for at, hit in enumerate(found["hits"]):
+        place = f"place {hit['search_place']} before reranking"
+        expect(page.the("ol.hits > li").nth(at)).to_contain_text(place)
+    page.the("select[aria-label=Rerank]").select_option("false")
+    expect(page.the(".summary")).not_to_contain_text("reranked by")
+    expect(page.the("main").get_by_text("before reranking")).to_have_count(0)
 
 
 def test_judging_asks_no_reranker_to_search(page: Watched, reranked: Reranked) -> None:
