@@ -198,18 +198,24 @@ class Reranking:
             scored[at][: len(some)] = answer.vectors[start : start + len(some), 0]
             found[at] = found[at]._replace(tokens=answer.tokens[start : start + len(some)])
             start += len(some)
-        said = _describe(fault, [*scored.values()], chosen.late)
         for at, scores in scored.items():
-            late = bool(np.isnan(scores).any())
-            if at not in known or not late:
+            # A late call does not replace an order that knows more scores.
+            if at not in known or np.isfinite(scores).sum() >= np.isfinite(known[at].scores).sum():
                 known[at] = _sort(found[at].hits, scores, chosen.weight, reranker.manifest.activation)
                 self._recent.remember(chosen.names[at], known[at])
-            found[at] = found[at]._replace(rerank_fault=said if late else "")
-        return [page._replace(hits=_reorder(page.hits, known[at])) for at, page in enumerate(found)]
+        late = {at: known[at].scores for at in scored if np.isnan(known[at].scores).any()}
+        said = _describe(fault, [*late.values()], chosen.late)
+        return [
+            page._replace(hits=_reorder(page.hits, known[at]), rerank_fault=said if at in late else "")
+            for at, page in enumerate(found)
+        ]
 
 
 def _describe(fault: ServiceError | None, scored: Sequence[NDArray[np.float32]], late: str) -> str:
-    """Returns why some hits have no score. Without a fault, there was no time to choose their passages."""
+    """Returns why some hits of `scored` have no score.
+
+    Without a fault, there was no time to choose their passages.
+    """
     done, count = sum(int(np.isfinite(scores).sum()) for scores in scored), sum(map(len, scored))
     reason = late
     if fault is not None and not isinstance(fault, Timeout):

@@ -15,10 +15,11 @@ from models.search import terms
 from models.search.ranking import MAX_RANKED, Ranking, RerankerWeight
 from models.store import ModelStore
 from service.app import create_app
+from service.batching.batcher import Batcher
 from service.corpus import reranking
 from service.corpus.query import RERANK_WORK, Search
 from service.corpus.search import find
-from service.errors import Overloaded
+from service.errors import Overloaded, Timeout
 from service.ranking import Orders
 from service.runtime.runtime import Runtime
 from service.settings import Settings
@@ -413,6 +414,31 @@ def test_a_reranker_that_hangs_delays_a_search_by_its_limit_alone_and_pages_stay
     order, _ = in_order_of_scores(place, expected)
     assert first == order[:10], "a new first page is ordered"
     assert place.ids(mode="hybrid", k=10, offset=10, rerank="true") == order[10:]
+
+
+def test_a_search_that_scores_more_hits_replaces_the_order_of_a_late_one(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = place.ids(mode="hybrid", k=20)
+    original, scored = Batcher.score, 7
+
+    async def partly(self: Batcher, *arguments: Any) -> Any:
+        answer, _ = await original(self, *arguments)
+        answer.vectors[scored:] = np.nan
+        return answer, Timeout("late")
+
+    monkeypatch.setattr(Batcher, "score", partly)
+    for scored, known in ((7, 7), (14, 14), (3, 14)):  # noqa: B007  `partly` reads it
+        found = place.search(mode="hybrid", k=20, rerank="true")
+        order, _ = in_order_of_scores(place, before[:known])
+        assert [hit["id"] for hit in found["hits"]] == [*order, *before[known:]]
+        assert sum("rerank_score" in hit for hit in found["hits"]) == known
+        assert any(f"It scored {known} of 20 hits" in each for each in found["warnings"])
+    monkeypatch.setattr(Batcher, "score", original)
+    complete = place.search(mode="hybrid", k=20, rerank="true")
+    monkeypatch.setattr(Batcher, "score", partly)
+    assert place.search(mode="hybrid", k=20, rerank="true")["hits"] == complete["hits"]
+    assert "warnings" not in place.search(mode="hybrid", k=20, rerank="true")
 
 
 def test_searches_are_answered_while_the_reranker_is_replaced(place: Place) -> None:
