@@ -29,11 +29,11 @@ class _Pace:
 
     def __init__(self, file_bytes: int) -> None:
         self.tokens_per_second = FIRST_GUESS * min(1.0, LIGHT / max(1, file_bytes))
-        self._batches = 0
+        self.batches = 0
 
     def measured(self, rate: float) -> None:
-        self._batches += 1
-        share = max(RECENT, 1 / self._batches)  # The plain mean of the first batches.
+        self.batches += 1
+        share = max(RECENT, 1 / self.batches)  # The plain mean of the first batches.
         self.tokens_per_second += share * (rate - self.tokens_per_second)
 
 
@@ -70,8 +70,14 @@ class ThroughputEstimate:
 
     def seconds_for(self, tokens: int, lane: Lane = Lane.INTERACTIVE) -> float:
         """Returns the seconds that all workers together need for `tokens` of a lane's active model."""
-        pace = self._active[lane if lane in FIRST else Lane.INTERACTIVE]
-        return tokens / (pace.tokens_per_second * self.workers)
+        return tokens / (self._get_active(lane).tokens_per_second * self.workers)
+
+    def is_measured(self, lane: Lane) -> bool:
+        """Returns whether a batch of a lane was measured, so that `seconds_for` is not a guess."""
+        return self._get_active(lane).batches > 0
+
+    def _get_active(self, lane: Lane) -> _Pace:
+        return self._active[lane if lane in FIRST else Lane.INTERACTIVE]
 
     def batch_may_take(self, encoder: OpenVersion, tokens: int) -> float:
         """Returns the time limit in seconds for a batch of `tokens`, padding included."""
@@ -112,7 +118,8 @@ class Admission:
 
         An empty lane accepts a call of any size. Otherwise a call above the limit could never be served. The
         time limit does not reject a call that begins in the next batches: with a large model, a single batch
-        may take longer, and sending again later would not help.
+        may take longer, and sending again later would not help. Before the first batch of a lane, its time
+        is unknown, and only the limit of tokens applies.
 
         Raises:
             Overloaded: A limit is exceeded. Carries Retry-After.
@@ -125,7 +132,7 @@ class Admission:
                 f"The limit is {self.max_tokens} (SIMILE_MAX_QUEUE_TOKENS). Send again later, or send less.",
                 retry_after_seconds=self._throughput.seconds_for(waiting, lane),
             )
-        if not self.max_seconds or lane not in FIRST:
+        if not self.max_seconds or lane not in FIRST or not self._throughput.is_measured(lane):
             return
         next_batches = self._scheduler.sizes.batch_tokens * self._throughput.workers
         if self._scheduler.lanes[lane].turn_tokens <= next_batches:

@@ -63,6 +63,18 @@ def test_clients_whose_texts_share_the_next_batches_are_served_however_slow_the_
         admission.check(lane, 32 * 128)
 
 
+@pytest.mark.parametrize("lane", [Lane.INTERACTIVE, Lane.RERANK])
+def test_no_call_is_refused_for_its_time_before_a_batch_was_measured(lane: Lane) -> None:
+    scheduler, unknown = Scheduler(), ThroughputEstimate(workers=2, hang_seconds=0)
+    admission = Admission(scheduler, unknown, max_tokens=10**5, max_seconds=1.0)
+    for _ in range(64):
+        admission.check(lane, 128)
+        put(scheduler, texts=1, tokens=128, lane=lane)
+    unknown.measured(QUEUED, lane, 512, 5.0)
+    with pytest.raises(Overloaded, match="for its turn"):
+        admission.check(lane, 128)
+
+
 def test_background_work_may_wait_and_0_is_no_bound() -> None:
     scheduler = Scheduler()
     admission = Admission(scheduler, pace(2000), max_tokens=10**9, max_seconds=1.5)
