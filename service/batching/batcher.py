@@ -111,10 +111,10 @@ class Batcher:
         self._metrics.queue_tokens.labels(lane).set_function(lambda: lanes[lane].tokens)
         self._metrics.queue_texts.labels(lane).set_function(lambda: lanes[lane].texts)
 
-    def overloaded(self) -> Overloaded | None:
-        """Returns the error for a new interactive call, or None if the queue accepts new calls."""
+    def overloaded(self, lane: Lane = Lane.INTERACTIVE) -> Overloaded | None:
+        """Returns the error for a new call of a lane, or None if the queue accepts new calls."""
         try:
-            self._admission.check(Lane.INTERACTIVE, 0)
+            self._admission.check(lane, 0)
         except Overloaded as error:
             # The traceback would create a reference cycle. Under overload, garbage collection of such cycles
             # paused the service for 0.1 s every 1.5 s.

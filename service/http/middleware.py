@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import memory
 from service.auth.access import Access, Account
+from service.batching.request import Lane
 from service.errors import Internal, ServiceError, Timeout, Validation, release_frames
 from service.http.bodies import MEGABYTE, STREAMED, BodyBudget, StreamedBody
 from service.http.connections import Connections
@@ -44,8 +45,11 @@ _MILLISECONDS = re.compile("(?!0+$)[0-9]{1,12}")
 GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
 
 
-# Routes that always need the encoder.
-PATHS = {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"}
+# Routes that always need a model, by the lane of their calls.
+PATHS = {
+    Lane.INTERACTIVE: {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"},
+    Lane.RERANK: {"/rerank", "/v1/rerank", "/v2/rerank", "/predict"},
+}
 METHOD = "POST"
 # Routes for monitoring, which also work on spare connections.
 WATCHED = {"/health", "/ready", "/metrics"}
@@ -54,16 +58,16 @@ WATCHED = {"/health", "/ready", "/metrics"}
 class LoadShedder:
     """Rejects requests before their route runs.
 
-    A request is rejected if its host is not allowed, or if it needs the encoder while the queue is full. On a
-    spare connection, only monitoring requests are served.
+    A request is rejected if its host is not allowed, or if it needs a model whose queue is full. On a spare
+    connection, only monitoring requests are served.
 
     Args:
-        overloaded: Returns the error for a new text, or None if the queue has room.
+        overloaded: Returns the error for a new text in a lane, or None if the queue has room.
         app: The application. Its `state` contains the access control, the allowed hosts and the connections.
 
     """
 
-    def __init__(self, overloaded: Callable[[], ServiceError | None], app: FastAPI) -> None:
+    def __init__(self, overloaded: Callable[[Lane], ServiceError | None], app: FastAPI) -> None:
         self._overloaded = overloaded
         self._access: Access | None = app.state.access
         self._hosts: Hosts = app.state.hosts
@@ -71,7 +75,8 @@ class LoadShedder:
         direct = (
             route for route in app.routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
         )
-        self._routes = {route.path: route for route in direct if route.path in PATHS}
+        lanes = {path: lane for lane, paths in PATHS.items() for path in paths}
+        self._routes = {route.path: (route, lanes[route.path]) for route in direct if route.path in lanes}
 
     def refusal(self, scope: Scope) -> ServiceError | None:
         """Returns the error for a request, or None if the request may proceed.
@@ -84,10 +89,10 @@ class LoadShedder:
             return refusal
         if scope.get("spare") and scope["path"] not in WATCHED:
             return self._connections.refusal()
-        route = self._routes.get(scope["path"])
-        if route is None or scope["method"] != METHOD:
+        if scope["path"] not in self._routes or scope["method"] != METHOD:
             return None
-        overloaded = self._overloaded()
+        route, lane = self._routes[scope["path"]]
+        overloaded = self._overloaded(lane)
         if overloaded is None:
             return None
         scope["route"] = route

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from service.app import create_app
-from service.errors import Unhealthy
+from service.batching.request import Lane
+from service.errors import Overloaded, ServiceError, Unhealthy
 from service.http.middleware import PATHS, Edge, LoadShedder
 from service.observability.metrics import Metrics
 from service.settings import Settings
@@ -68,7 +69,7 @@ def app(client: TestClient) -> FastAPI:
     return app
 
 
-@pytest.mark.parametrize("path", sorted(PATHS))
+@pytest.mark.parametrize("path", sorted(PATHS[Lane.INTERACTIVE]))
 def test_what_needs_the_encoder_is_refused_before_its_body_is_parsed(client: TestClient, path: str) -> None:
     answer = client.post(path, content=NO_JSON, headers={"content-type": "application/json"})
     assert answer.status_code == 429
@@ -99,6 +100,17 @@ def test_a_stranger_is_told_to_bring_a_key_and_nothing_of_the_queue(client: Test
     answer = client.post("/embed", json={"inputs": "x"}, headers={"authorization": key})
     assert answer.status_code == 401
     assert "SIMILE_MAX_QUEUE" not in answer.text
+
+
+@pytest.mark.parametrize("path", sorted(PATHS[Lane.RERANK]))
+def test_pairs_are_refused_early_for_their_own_lane_alone(app: FastAPI, path: str) -> None:
+    def only(full: Lane) -> Callable[[Lane], ServiceError | None]:
+        return lambda lane: Overloaded("full") if lane is full else None
+
+    headers = [(b"host", b"localhost"), (b"authorization", READER["Authorization"].encode())]
+    scope: dict[str, Any] = {"method": "POST", "path": path, "headers": headers}
+    assert LoadShedder(only(Lane.RERANK), app).refusal(scope) is not None
+    assert LoadShedder(only(Lane.INTERACTIVE), app).refusal(scope) is None
 
 
 def test_whatever_else_the_service_does_it_goes_on_doing(client: TestClient) -> None:
