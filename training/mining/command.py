@@ -24,7 +24,9 @@ from training.mining.dedupe import THRESHOLD, near_duplicates
 from training.mining.negatives import Mined, Rules, check_min_score, mine_negatives
 from training.mining.pairs import (
     MIN_SCORE,
+    Labelled,
     Pair,
+    label_pairs,
     neighbor_pairs,
     read_labelled_pairs,
     title_pairs,
@@ -33,9 +35,18 @@ from training.mining.queries import Query, build_queries
 from training.mining.rerankers import open_reranker
 from training.mining.silver import PER_TEXT, Scored, silver_pairs
 from training.mining.teacher import Listed, lists, rescore
+from training.retraining.judgements import judged, judgments_at
 from training.text.corpus import LISTED, MAX_NEGATIVES, SCORED, TEXTS, read_corpus
 from training.text.lines import Record, build_text, layout, read_records, valid
-from training.text.service import find_title, get_content
+from training.text.service import (
+    add_options,
+    chosen,
+    fetch_collections,
+    fetch_documents,
+    find_title,
+    get_content,
+    qualified,
+)
 
 _EXAMPLES = 3
 _SHOWN = 90  # characters of a text in an example
@@ -47,11 +58,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     of = mine.add_subparsers(required=True, metavar="WHAT")
     negatives = _command(of, "negatives", _negatives, "find hard negatives for known pairs")
-    negatives.add_argument(
-        "--pairs", required=True, metavar="FILE", help=".tsv or .jsonl with anchor and positive"
+    known = negatives.add_mutually_exclusive_group(required=True)
+    known.add_argument("--pairs", metavar="FILE", help=".tsv or .jsonl with anchor and positive")
+    known.add_argument(
+        "--from-service", metavar="URL", help="judged queries and documents of a running service"
     )
+    add_options(negatives)
     negatives.add_argument(
-        "--corpus", metavar="FILE", help="where to find negatives (the positives of all pairs)"
+        "--corpus",
+        metavar="FILE",
+        help="where to find negatives (the positives of all pairs, or all documents)",
     )
     _model(negatives)
     defaults = Rules()
@@ -137,9 +153,12 @@ def _min_score(command: argparse.ArgumentParser, least: float) -> None:
 
 def _negatives(options: argparse.Namespace) -> int:
     rules = Rules(options.count, options.margin, options.min_score)
-    read = [expanded(name) for name in (options.pairs, options.corpus) if name]
-    out = _lines_of_json(target(options.out, *read))
-    labelled = read_labelled_pairs(read[0], read_corpus(read[1]).texts if options.corpus else None)
+    pairs, corpus = (name and expanded(name) for name in (options.pairs, options.corpus))
+    out = _lines_of_json(target(options.out, *filter(None, (pairs, corpus))))
+    requested, texts = chosen(options), read_corpus(corpus).texts if corpus else None
+    labelled = (
+        read_labelled_pairs(pairs, texts) if pairs else _read_judged(options.from_service, requested, texts)
+    )
     counts = Counter[str]()
     with open_scorable(options.model, os.environ, step_to_stderr) as model, _writing(out) as write:
         step_to_stderr("encoding and comparing")
@@ -155,6 +174,19 @@ def _negatives(options: argparse.Namespace) -> int:
         f"candidates dropped as likely answers: {counts['above_margin']:,} above the margin",
     )
     return 0
+
+
+def _read_judged(url: str, requested: Sequence[str], corpus: Iterable[str] | None) -> Labelled:
+    """Reads the judged queries of a service with their relevant documents, as it embeds these."""
+    step_to_stderr("reading documents and judgments")
+    documents = {
+        qualified(name, str(document["id"])): get_content(document, document["text"]).whole
+        for name in fetch_collections(url, requested)
+        for document in fetch_documents(url, name)
+    }
+    found = judged(judgments_at(url, requested), {id: id for id in documents}, share=0)
+    pairs = ((query, documents[id]) for query, ids in found.answers.items() for id in ids)
+    return label_pairs(pairs, documents.values() if corpus is None else corpus, url)
 
 
 def _lines_of_json(out: Path) -> Path:

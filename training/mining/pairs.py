@@ -44,6 +44,11 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
         for record in read_records(file, [ANCHOR, POSITIVE])
         if record.fields
     )
+    return label_pairs(pairs, corpus, str(file))
+
+
+def label_pairs(pairs: Iterable[tuple[str, str]], corpus: Iterable[str] | None, source: str) -> Labelled:
+    """Groups pairs by their anchor. `source` names their place in the error if no pair is left."""
     positives: dict[str, dict[str, None]] = {}
     blank = repeated = 0
     for anchor, positive in ((folded(first), folded(second)) for first, second in pairs):
@@ -54,7 +59,7 @@ def read_labelled_pairs(file: Path, corpus: Iterable[str] | None = None) -> Labe
         else:
             positives.setdefault(anchor, {})[positive] = None
     if not positives:
-        raise NothingToLearn(f"{file} holds no pair of two different texts.")
+        raise NothingToLearn(f"{source} holds no pair of two different texts.")
     known = (text for of_one in positives.values() for text in of_one)
     candidates = dict.fromkeys(known if corpus is None else map(folded, corpus))
     candidates.pop("", None)

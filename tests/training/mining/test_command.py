@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.service.process import Service
 from tests.training.conftest import WORDS
 from tests.training.mining.test_dedupe import exact
 from training.__main__ import main
@@ -68,6 +69,29 @@ def test_negatives_of_a_corpus(pairs: Path, tiny_source: Path, tmp_path: Path) -
     found = [json.loads(line) for line in gzip.decompress(out.read_bytes()).splitlines()]
     told = {text for row in found for text in negatives_of(row)}
     assert told <= {"a stone sleeps", "how do i open it"}
+
+
+def test_negatives_of_the_judged_queries_of_a_service(
+    tiny_models_dir: Path, tiny_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = [{"id": word, "title": f"about {word}", "text": f"the {word} sleeps"} for word in WORDS]
+    judgments = [{"query": f"what is a {word}", "id": word, "relevant": word != "cat"} for word in WORDS]
+    out = tmp_path / "out.jsonl"
+    with Service(tmp_path / "service", tiny_models_dir) as service:
+        path = "/collections/words/documents"
+        service.client.post(path, json={"documents": documents}).raise_for_status()
+        service.client.post("/collections/words/feedback", json={"feedback": judgments}).raise_for_status()
+        url = f"http://127.0.0.1:{service.port}"
+        common = ["mine", "negatives", "--from-service", url, "--model", str(tiny_source), "--out", str(out)]
+        assert main(common) == 1, "the default collection has no judgment"
+        assert "holds no pair" in capsys.readouterr().err
+        assert main([*common, "--collection", "words", "--margin", "0"]) == 0
+    found = rows(out)
+    assert {row["anchor"] for row in found} <= {f"what is a {word}" for word in WORDS if word != "cat"}
+    told = {text for row in found for text in [row["positive"], *negatives_of(row)]}
+    assert told <= {f"about {word} the {word} sleeps" for word in WORDS}
+    for row in found:
+        assert row["positive"].endswith(f"the {row['anchor'].removeprefix('what is a ')} sleeps")
 
 
 def test_pairs_of_titles_and_of_neighbors(
