@@ -302,12 +302,14 @@ class ActiveReranker:
     Attributes:
         current: The active reranker, or None.
         opening: The version that is being opened, or None.
+        opening_bytes: Bytes of memory that it needs, from the check of memory until it is open.
         trouble: Why a requested reranker is not active, as a sentence. Empty: none was requested.
     """
 
     def __init__(self) -> None:
         self.current: OpenReranker | None = None
         self.opening: str | None = None
+        self.opening_bytes = 0
         self.trouble = ""
 
     @property

@@ -42,6 +42,7 @@ def shortage(
     machine: Path = MACHINE,
     *,
     alone: bool = False,
+    opening: int = 0,
 ) -> str | None:
     """Returns why there is too little memory for a candidate, with advice.
 
@@ -54,16 +55,18 @@ def shortage(
         folder: The folder of the version.
         machine: Folder that contains `proc` and `sys`.
         alone: Whether the version gets a second session for single texts (single_text.py).
+        opening: Bytes that a reranker needs that is being opened at the moment.
 
     """
     need, left = needed(rows, dimension, folder, alone=alone), free(machine)
-    if left is None or need <= left:
+    if left is None or need + opening <= left:
         return None
+    opened = f" besides {_in_words(opening)} for the reranker that is being opened" if opening else ""
     passages = f" in {sum(rows)} passages" if sum(rows) > documents else ""
     return (
         f"Its model and the index of {amount(documents, 'document')}{passages} need about {_in_words(need)} "
-        f"of memory, and {_in_words(left)} are free. Give the service more memory, or keep the previous "
-        "version for a shorter time (SIMILE_GRACE_SECONDS). SIMILE_MEMORY_CHECK=0 builds it anyway."
+        f"of memory{opened}, and {_in_words(left)} are free. Give the service more memory, or keep the "
+        "previous version for a shorter time (SIMILE_GRACE_SECONDS). SIMILE_MEMORY_CHECK=0 builds it anyway."
     )
 
 

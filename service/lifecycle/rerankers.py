@@ -155,6 +155,7 @@ class Rerankers:
             if self._settings.memory_check and (shortage := await asyncio.to_thread(look)) is not None:
                 self._wait(shortage)
                 return
+            self._active.opening_bytes = await asyncio.to_thread(capacity.needed, [], 0, folder)
             reranker = await asyncio.to_thread(self._loader.open_reranker, version)
         except Unreadable as error:
             self._wait(str(error))
@@ -167,6 +168,8 @@ class Rerankers:
             self._fail(version, str(error) if isinstance(error, ModelError) else safe_message(error))
         else:
             await self._try(reranker)
+        finally:
+            self._active.opening_bytes = 0
 
     async def _try(self, reranker: Reranker) -> None:
         opened = OpenReranker(reranker, self._batcher.forget)

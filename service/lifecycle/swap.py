@@ -249,7 +249,8 @@ class Swap:
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows, size = _estimate(manifest, documents, self._loader, self._corpus)
-            look = partial(capacity.shortage, documents, rows, machine=MACHINE, **size)
+            opening = self._corpus.active.reranker.opening_bytes
+            look = partial(capacity.shortage, documents, rows, machine=MACHINE, opening=opening, **size)
             shortage = await self._read(look)
             if shortage is None:
                 need = partial(capacity.needed, **size)
@@ -367,7 +368,9 @@ async def find_shortage(manifest: Manifest, loader: ModelLoader, corpus: Corpus)
     """Returns why there is too little memory for a version now, with advice, or None."""
     documents = await corpus.store.count_all()
     rows, size = _estimate(manifest, documents, loader, corpus)
-    return await asyncio.to_thread(capacity.shortage, documents, rows, machine=MACHINE, **size)
+    opening = corpus.active.reranker.opening_bytes
+    look = partial(capacity.shortage, documents, rows, machine=MACHINE, opening=opening, **size)
+    return await asyncio.to_thread(look)
 
 
 def _estimate(

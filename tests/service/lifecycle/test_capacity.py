@@ -223,6 +223,29 @@ def test_what_fits_just_so_is_built_and_a_byte_less_is_not(tmp_path: Path) -> No
     assert "900 documents in 1000 passages" in reason
 
 
+def test_the_memory_of_a_reranker_that_is_being_opened_counts(tmp_path: Path) -> None:
+    need = needed([600], 384, tmp_path)
+    machine = write(tmp_path, second_version(str(need + 100), 0))
+    assert shortage(600, [600], 384, tmp_path, machine, opening=100) is None
+    reason = shortage(600, [600], 384, tmp_path, machine, opening=101)
+    assert reason is not None
+    assert "the reranker that is being opened" in reason
+
+
+def test_a_version_waits_while_a_reranker_that_needs_the_memory_is_opened(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "free", lambda _: 2**40)
+    monkeypatch.setattr("service.lifecycle.swap.MEMORY_LOOK_SECONDS", 0.05)
+    with place.serving(memory_check=True):
+        reranker = place.app.state.runtime.active.reranker
+        reranker.opening_bytes = 2**41
+        place.client.post(f"/models/{place.b}/activate")
+        place.until(lambda: "being opened" in (place.state(place.b)["reason"] or ""))
+        reranker.opening_bytes = 0
+        place.until_active(place.b)
+
+
 def test_a_version_waits_for_memory_and_comes_to_live_when_there_is_room(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

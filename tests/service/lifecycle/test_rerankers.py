@@ -18,6 +18,7 @@ from models.reranker import Pair, Reranker
 from models.store import ModelStore
 from service.app import create_app
 from service.lifecycle import capacity
+from service.lifecycle.model_loader import ModelLoader
 from service.runtime.runtime import Runtime
 from tests.parts.rerankers import broken, nan, no_memory, publish_reranker
 from tests.service.conftest import new_settings, wait_until_ready
@@ -422,6 +423,24 @@ def test_a_reranker_waits_for_memory_and_keeps_the_previous_one(
     monkeypatch.undo()
     place.runtime.rerankers.retry(None)
     until(lambda: place.shown["active"] == second)
+
+
+def test_the_memory_of_a_reranker_is_noted_while_it_is_opened(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = place.versions
+    place.activate(first)
+    active, seen = place.runtime.active.reranker, list[int]()
+    original = ModelLoader.open_reranker
+
+    def opened(self: ModelLoader, version: str) -> Reranker:
+        seen.append(active.opening_bytes)
+        return original(self, version)
+
+    monkeypatch.setattr(ModelLoader, "open_reranker", opened)
+    place.activate(second)
+    assert seen == [capacity.needed([], 0, place.runtime.store.root / second)]
+    until(lambda: active.opening_bytes == 0)
 
 
 @pytest.mark.parametrize(("building", "fits"), [(0, True), (50, True), (101, False), (10**6, False)])
