@@ -4,9 +4,9 @@
                  └▶ all other hits keep their place and their score, which is at most 1
 
 Candidates are the best MAX_RANKED hits, and at most MAX_RECALLED others that were judged relevant for
-similar queries. A query always has the same candidates, so pages neither repeat nor skip a hit. While this
-process remembers a query, its later pages have the order of its first page, even if the first page was
-late or failed.
+similar queries. While this process remembers a query, its later pages have the candidates and the order of
+its first page, even if judgments have changed since, or the first page was late or failed. So pages neither
+repeat nor skip a hit.
 """
 
 import logging
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from models.manifest import Manifest
 from models.search.features import CHARACTERS, FEATURES, MEMORY, Candidates, Features, Memory, build
-from models.search.ranking import FOLDER, Ranking, RerankerWeight, get_default, read_ranking
+from models.search.ranking import FOLDER, MAX_RANKED, Ranking, RerankerWeight, get_default, read_ranking
 from models.search.terms import NO_SAME
 from models.tokens.late import COMPARED, DIMENSIONS, LATE, Tokens, compare
 from service.observability.logs import safe_message
@@ -74,6 +74,7 @@ class Stage:
         generation: Number of the generation.
         rankings: Rankings of the generation.
         collection: Name of the collection.
+        name: Name of the query's order (search.py).
         seconds: Maximum time for each query. 0: explain only, and leave the hybrid order.
         explain: Whether to return explanations.
         first: Whether this is the first page.
@@ -83,6 +84,7 @@ class Stage:
     generation: int
     rankings: "Rankings"
     collection: str
+    name: int
     seconds: float
     explain: bool
     first: bool
@@ -97,7 +99,7 @@ T = TypeVar("T")
 
 
 class Orders(Generic[T]):
-    """How the candidates of recent queries were scored, by a hash of query and candidates. Thread-safe."""
+    """How the candidates of recent queries were scored, by a hash of query and best hits. Thread-safe."""
 
     def __init__(self) -> None:
         self._recent: OrderedDict[int, T] = OrderedDict()
@@ -115,6 +117,18 @@ class Orders(Generic[T]):
                 self._recent.popitem(last=False)
 
 
+class Order(NamedTuple):
+    """How the candidates of a query were scored.
+
+    Attributes:
+        recalled: Ids of the candidates after the best MAX_RANKED hits.
+        scores: Ranking scores of the candidates, in hybrid order.
+    """
+
+    recalled: Sequence[str]
+    scores: NDArray[np.float64]
+
+
 class Rankings:
     """The rankings of a generation by collection, and how the candidates of recent queries were scored.
 
@@ -123,11 +137,16 @@ class Rankings:
 
     def __init__(self, learned: Mapping[str, Ranking]) -> None:
         self._learned = learned
-        self.orders: Orders[NDArray[np.float64]] = Orders()  # Ranking scores, in hybrid order.
+        self.orders: Orders[Order] = Orders()
         self._ignored: set[tuple[str, str]] = set()  # Weights of other rerankers that the log has named.
 
     def __getitem__(self, collection: str) -> Ranking:
         return self._learned.get(collection) or get_default()
+
+    def find_scores(self, name: int, recalled: Sequence[str]) -> NDArray[np.float64] | None:
+        """Returns the remembered scores of a query, or None if it had other candidates."""
+        order = self.orders.recall(name)
+        return None if order is None or order.recalled != recalled else order.scores
 
     def find_weight(self, collection: str, reranker: Manifest) -> RerankerWeight | None:
         """Returns the weight of a reranker in a collection. None: it orders the best hits alone."""
@@ -174,7 +193,6 @@ def order(
     stage: Stage | None,
     tokens: Tokens | None = None,
     same: Mapping[str, str] = NO_SAME,
-    typed: str = "",
     typed_vector: NDArray[np.float32] | None = None,
 ) -> Ordered:
     """Orders the candidates of a query.
@@ -189,16 +207,15 @@ def order(
         stage: The ranking and the limits. None if the search has no second stage.
         tokens: Token vectors of the query, if the ranking compares them.
         same: Synonyms that count as words of the query, with these words.
-        typed: The query as sent, if it is another text.
-        typed_vector: Its vector, which is compared with those of judged queries.
+        typed_vector: Vector of the query as sent, if that is another text. It is compared with those of
+            judged queries.
     """
-    hits = [ranked for ranked, _ in best]
+    hits, ids = [ranked for ranked, _ in best], [id for _, id in best]
     if not hits or vector is None or stage is None:
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
     revisions = [ranked.revision for ranked in hits]
-    name = hash((stage.collection, query, typed, id(ranking), *revisions))
-    known = stage.rankings.orders.recall(name)
+    known = stage.rankings.find_scores(stage.name, ids[MAX_RANKED:])
     if known is not None and not stage.first and not stage.explain:
         return _ordered(hits, known)
     began = clock()
@@ -211,7 +228,7 @@ def order(
         if clock() - began > seconds:
             raise _Late
 
-    fault, told, ids = "", dict[int, Explanation](), [id for _, id in best]
+    fault, told = "", dict[int, Explanation]()
     found = -np.arange(len(hits), dtype=np.float64)
     try:
         features = build(query, vector, candidates, ranking.mean_vector, check, same)
@@ -232,7 +249,7 @@ def order(
     if not stage.seconds:
         return Ordered(hits, told, fault)
     if known is None or (stage.first and not fault):
-        stage.rankings.orders.remember(name, found)
+        stage.rankings.orders.remember(stage.name, Order(ids[MAX_RANKED:], found))
         kept = "in hybrid order"
     else:
         found, kept = known, "in the order of the last such search"

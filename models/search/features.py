@@ -223,18 +223,17 @@ class Memory:
                 found[row] = max(weighed), sum(weighed), against
         return found
 
-    def list_relevant(self, vector: Vectors, threshold: float, most: int) -> list[str]:
-        """Returns at most `most` documents that were judged relevant for similar queries, best first.
+    def list_relevant(self, vector: Vectors, threshold: float) -> list[str]:
+        """Returns the documents that were judged relevant for similar queries, best first.
 
-        They have the largest `memory_best` of `recall`, above 0. Arguments are those of `recall`.
+        Their `memory_best` in `recall` is above 0. Arguments are those of `recall`.
         """
         similar = self._compare(vector, threshold) if self._judged else np.zeros(0)
         gains: dict[str, float] = {}
         for at in np.flatnonzero(similar).tolist():
             for id, gain in self._answers[at].items():
                 gains[id] = max(gains.get(id, 0.0), gain * float(similar[at]))
-        ordered = sorted((-gain, id) for id, gain in gains.items() if gain > 0)
-        return [id for _, id in ordered[:most]]
+        return [id for _, id in sorted((-gain, id) for id, gain in gains.items() if gain > 0)]
 
     def _compare(self, vector: Vectors, threshold: float) -> NDArray[np.float64]:
         """Returns the similarity of each judged query, shape (q,)."""

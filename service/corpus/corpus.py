@@ -404,9 +404,8 @@ class Corpus:
         rival: Rival | None = None,
     ) -> T:
         """Searches without the reranker. Arguments and errors are those of `search`."""
-        state = None
         queries = await self.tokens.add_to(generation, queries, search)
-        sides = 1 if rival is None else 2
+        sides = [generation, *([] if rival is None else [rival.generation])]
         if rival is not None:
             tested = await self.tokens.add_to(rival.generation, rival.queries, rival.search)
             rival = rival._replace(queries=tested)
@@ -420,15 +419,15 @@ class Corpus:
                 find, generation=generation, queries=queries, search=search, then=then, rival=rival
             )
             try:
-                return await self.store.search(work, heavy=search.is_heavy(sides * len(queries)))
+                return await self.store.search(work, heavy=search.is_heavy(len(sides) * len(queries)))
             except Judged as changed:
-                # Writes may change the state again. After the second attempt, any state is accepted.
-                exact, state = state is None, changed.state
-                remembered = await self.judged.get(generation, search.collection, state)
-                search = _with_memory(search, remembered, exact=exact)
+                # Any state is accepted now, because writes may change it again, or reading took too long.
+                found = await asyncio.gather(
+                    *(self.judged.get(side, search.collection, changed.state) for side in sides)
+                )
+                search = _with_memory(search, found[0], exact=False)
                 if rival is not None:
-                    remembered = await self.judged.get(rival.generation, search.collection, state)
-                    rival = rival._replace(search=_with_memory(rival.search, remembered, exact=exact))
+                    rival = rival._replace(search=_with_memory(rival.search, found[1], exact=False))
             except (ServiceError, TooMuch) as error:
                 if rival is None or rival.shares_vectors(generation):
                     raise

@@ -2,15 +2,18 @@
 
     judgments and clicked answers in the store ─▶ answers by query ─▶ query vectors of a generation ─▶ Memory
 
-The store changes its state string whenever a judgment or clicked answer changes. A search compares the state
-in its snapshot with the state of its memory. If the two differ, the memory is read again first, so a judgment
-counts in the next search of every replica. Only new queries are embedded. Judgments of untrusted keys do not
-count (docs/ACCESS.md). A retraining aggregates the clicks. A judgment overrides the clicks on its document.
+The store changes the state string of a collection whenever its judgments or clicked answers change. A search
+compares the state in its snapshot with the state of its memory. If the two differ, the memory is read again
+first, so a judgment counts in the next search of every replica. Only new queries are embedded. Those on which
+the model fails are left out. Judgments of untrusted keys do not count (docs/ACCESS.md). Each key, and all
+keys that name one visitor, have one vote on a query and a document, as in a retraining (judgements.py). A
+retraining aggregates the clicks. A judgment overrides the clicks on its document.
 """
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -21,10 +24,10 @@ from numpy.typing import NDArray
 from models.search.features import Memory
 from service.active import ActiveGeneration, Generation, Retired
 from service.batching.request import Lane
-from service.errors import ServiceError
+from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
 from service.observability.logs import safe_message
 from service.store.protocol import DocumentStore
-from service.store.values import Judgment
+from service.store.values import NO_KEY, Judgment
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,7 @@ WAITED = 64  # New queries that a search waits for. More are embedded in the bac
 WAIT_SECONDS = 1.0  # A search waits at most this long for its memory. Then it uses the one before.
 TOGETHER = 256  # Queries in one call of the batcher.
 EVERY_SECONDS = 10.0  # Between two checks for judgments in the background.
+AGAIN_SECONDS = 3600.0  # A query on which the model fails is embedded again with later judgments.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Remembered:
         memory: The judged queries with their vectors. None without vectors.
         rows: Row of each query in the vectors of `memory`.
         missing: Queries that are not embedded yet.
+        failed: Queries on which the model fails, with the time.
     """
 
     state: str = UNREAD
@@ -58,6 +63,7 @@ class Remembered:
     memory: Memory | None = None
     rows: Mapping[str, int] = field(default_factory=dict)
     missing: Sequence[str] = ()
+    failed: Mapping[str, float] = field(default_factory=dict)
 
     def vector(self, query: str) -> NDArray[np.float32] | None:
         if self.memory is None or query not in self.rows:
@@ -134,19 +140,23 @@ class JudgedQueries:
                         found = await self._embed_more(generation, collection)
             except Retired:
                 return
+            except ServiceError as error:  # The next check tries again.
+                log.debug("Judged queries of %r: %s", collection, safe_message(error))
 
     async def _read(self, generation: Generation, collection: str) -> Remembered:
         """Reads the judgments and clicks if they changed. Embeds new queries if at most WAITED are new."""
         async with self._locks[generation.number, collection]:
             known = self.latest(generation, collection)
-            if known.state == await self._store.judgment_state():
+            if known.state == await self._store.judgment_state(collection):
                 return known
             state, rows, clicked = await self._store.remembered(collection, MAX_ROWS)
             trust = {key: self.trusts(key) for key in {row.key for row in rows}}
             answers = await asyncio.to_thread(_combine, [row for row in rows if trust[row.key]], clicked)
-            new = [query for query in answers if query not in known.rows]
+            recent = time.monotonic() - AGAIN_SECONDS
+            failed = {query: at for query, at in known.failed.items() if at > recent and query in answers}
+            new = [query for query in answers if query not in known.rows and query not in failed]
             some = new if len(new) <= WAITED else []
-            found = replace(known, state=state, trust=trust, answers=answers)
+            found = replace(known, state=state, trust=trust, answers=answers, failed=failed)
             return await self._embed(generation, collection, found, some, Lane.INTERACTIVE)
 
     async def _embed_more(self, generation: Generation, collection: str) -> Remembered:
@@ -164,13 +174,30 @@ class JudgedQueries:
         lane: Lane | None,
     ) -> Remembered:
         """Embeds queries, and builds the memory from all known vectors."""
-        vectors: dict[str, NDArray[np.float32]] = {}
-        if queries:
-            vectors = dict(zip(queries, await self._embed_queries(generation, queries, lane), strict=True))
+        vectors = await self._embed_each(generation, queries, lane) if queries else {}
+        if failed := [query for query in queries if query not in vectors]:
+            log.warning("Judged queries of %r on which the model fails: %d", collection, len(failed))
+            found = replace(found, failed={**found.failed, **dict.fromkeys(failed, time.monotonic())})
         unrelated = generation.encoder.unrelated
         found = await asyncio.to_thread(_assemble, found, vectors, unrelated)
         generation.judged[collection] = found
         return found
+
+    async def _embed_each(
+        self, generation: Generation, queries: Sequence[str], lane: Lane | None
+    ) -> dict[str, NDArray[np.float32]]:
+        """Returns the vectors of queries without those on which the model fails."""
+        try:
+            return dict(zip(queries, await self._embed_queries(generation, queries, lane), strict=True))
+        except Hung:  # Each query could block another worker.
+            raise
+        except (Backend, Tokenizer, Validation):
+            if len(queries) == 1:
+                return {}
+            made = await asyncio.gather(*(self._embed_each(generation, [query], lane) for query in queries))
+            if not any(made):  # The model is the cause, not a query.
+                raise
+            return {query: vector for each in made for query, vector in each.items()}
 
 
 def _ignore(reading: asyncio.Future[Remembered]) -> None:
@@ -179,30 +206,40 @@ def _ignore(reading: asyncio.Future[Remembered]) -> None:
 
 
 def _combine(rows: Sequence[Judgment], clicked: Answers) -> Answers:
-    """Returns the answers of each query. If the judgments of a document are tied, it gets no answer.
+    """Returns the answers of each query. If the votes on a document are tied, it gets no answer.
 
     Clicks count only for documents without a judgment. Clicked queries are added up to MAX_ROWS queries.
+
+    Args:
+        rows: The judgments, latest first.
+        clicked: The clicked answers.
     """
-    votes: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    newest: defaultdict[tuple[str, str], dict[str, Judgment]] = defaultdict(dict)  # Of each key.
     for row in rows:
-        votes[" ".join(row.query.split())][row.id] += 1 if row.relevant else -1
-    answers = {
-        query: {id: float(total > 0) for id, total in counts.items() if total}
-        for query, counts in votes.items()
-    }
-    for query, gains in clicked.items():
+        newest[" ".join(row.query.split()), row.id].setdefault(row.key, row)
+    answers: dict[str, dict[str, float]] = {}
+    for (query, id), said in newest.items():
+        gains = answers.setdefault(query, {})
+        votes = {_get_voter(row): row.relevant for row in reversed(said.values())}
+        if 2 * sum(votes.values()) != len(votes):
+            gains[id] = float(2 * sum(votes.values()) > len(votes))
+    for query, clicks in clicked.items():
         if query in answers or len(answers) < MAX_ROWS:
-            judged = votes.get(query, ())
-            own = {id: gain for id, gain in gains.items() if id not in judged}
+            own = {id: gain for id, gain in clicks.items() if (query, id) not in newest}
             answers[query] = answers.get(query, {}) | own
     return answers
+
+
+def _get_voter(row: Judgment) -> str:
+    """Returns the visitor, if a key named one, or the key. Callers without a key are one voter."""
+    return f"visitor {row.visitor}" if row.visitor and row.key != NO_KEY else row.key
 
 
 def _assemble(found: Remembered, new: Mapping[str, NDArray[np.float32]], unrelated: float) -> Remembered:
     """Returns `found` with a memory of all queries whose vectors are in `found` or in `new`."""
     all_vectors = {query: new[query] if query in new else found.vector(query) for query in found.answers}
     vectors = {query: vector for query, vector in all_vectors.items() if vector is not None}
-    missing = [query for query in found.answers if query not in vectors]
+    missing = [query for query in found.answers if query not in vectors and query not in found.failed]
     memory = None
     if vectors:
         memory = Memory(np.array([*vectors.values()]), [found.answers[query] for query in vectors], unrelated)

@@ -124,6 +124,11 @@ class Search:
         return self.highlight or (self.explain and not {"title", "text"}.isdisjoint(self.columns))
 
     @property
+    def is_first(self) -> bool:
+        """Whether this is the first page."""
+        return self.offset == 0 and not self.is_later
+
+    @property
     def has_stage(self) -> bool:
         """Whether the search has a second stage, which orders the candidates."""
         return self.mode == "hybrid" and self.passages and (self.rank_seconds > 0 or self.explain)

@@ -31,7 +31,7 @@ from service.corpus.query import Hit, Judged, Page, Query, Rival, Search
 from service.errors import Conflict, NotFound
 from service.index.index_set import Moment, find_moments
 from service.index.moment import IndexMoment
-from service.ranking import Ordered, Stage, order
+from service.ranking import Order, Ordered, Stage, order
 from service.store.protocol import FilterMatches, Snapshot
 from service.store.scheduling import READERS, SLICE_SECONDS, pause
 from service.store.values import Facet, Ranked, Ranking, Revisions, RowNames, get_revisions
@@ -44,6 +44,7 @@ T = TypeVar("T")
 # after a longer call.
 FIRST_TOGETHER, TOGETHER = 4, 64
 TOGETHER_CANDIDATES = 65_536  # candidates per call
+RECALLED_TOGETHER = 64  # Judged documents that are looked up in one statement.
 _BESIDE = ThreadPoolExecutor(READERS, "dense")  # Dense searches beside the keyword search of the same query.
 
 
@@ -72,7 +73,7 @@ def find(
     if any(each.mode != "lexical" for each in searches):
         snapshot.require(generation.number, kept=search.kept)
     states = {each.judgments for each in searches if each.judgments is not None}
-    if states and states != {state := snapshot.judgment_state()}:
+    if states and states != {state := snapshot.judgment_state(search.collection)}:
         raise Judged(state)
     moment, rival_moment, rival = _take_moments(snapshot, generation, search, rival)
     began = clock()
@@ -214,17 +215,18 @@ def _list_hits(snapshot: Snapshot, generation: Generation, search: Search, retri
     """Returns the hits of a query after the second stage, to the end of the page at least."""
     query, others, fusion, met = retrieved
     best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-    recalled = _recalled(snapshot, generation, query, others, best, search)
+    name = _name_order(generation, query, best[:MAX_RANKED], search)
+    known = None if search.is_first else generation.rankings.orders.recall(name)
+    recalled = _recalled(snapshot, generation, query, others, best, search, known)
     candidates = [*best[:MAX_RANKED], *recalled]
     ordered = order(
         snapshot,
         query.text,
         query.vector,
         candidates,
-        _second_stage(generation, search),
+        _second_stage(generation, search, name),
         query.tokens,
         query.same,
-        query.typed,
         query.typed_vector,
     )
     moved = {ranked.revision for ranked, _ in recalled}
@@ -355,16 +357,26 @@ class _Counting:
         return {field: facet for field, facet in found.items() if facet is not None}, faults
 
 
-def _second_stage(generation: Generation, search: Search) -> Stage | None:
+def _name_order(
+    generation: Generation, query: Query, best: Sequence[tuple[Ranked, str]], search: Search
+) -> int:
+    """Returns the name by which the order of a query is remembered. Judgments do not change it."""
+    ranking = generation.rankings[search.collection]
+    revisions = (ranked.revision for ranked, _ in best)
+    return hash((search.collection, repr(search.where), query.text, query.typed, id(ranking), *revisions))
+
+
+def _second_stage(generation: Generation, search: Search, name: int) -> Stage | None:
     if not search.is_ranked:
         return None
     return Stage(
         generation=generation.number,
         rankings=generation.rankings,
         collection=search.collection,
+        name=name,
         seconds=search.rank_seconds,
         explain=search.explain,
-        first=search.offset == 0 and not search.is_later,
+        first=search.is_first,
         memory=search.memory or NO_MEMORY,
     )
 
@@ -376,24 +388,33 @@ def _recalled(
     ranking: _Ranking,
     best: Sequence[tuple[Ranked, str]],
     search: Search,
+    known: Order | None,
 ) -> list[tuple[Ranked, str]]:
     """Returns hits after the first MAX_RANKED that were judged relevant for similar queries, with their ids.
 
-    So a judgment counts wherever hybrid search found the document.
+    So a judgment counts wherever hybrid search found the document. Later pages have those of `known`,
+    the remembered order.
     """
-    if not search.has_stage or not search.rank_seconds or search.memory is None or query.vector is None:
+    if not search.has_stage or not search.rank_seconds or query.vector is None:
         return []
-    threshold = generation.rankings[search.collection].memory_threshold
-    known = {id for _, id in best[:MAX_RANKED]}
-    vector = query.vector if query.typed_vector is None else query.typed_vector
-    ids = search.memory.list_relevant(vector, threshold, MAX_RECALLED)
-    if not (missing := [id for id in ids if id not in known]):
-        return []
-    stored = {id: snapshot.get_vector(generation.number, id, search.collection) for id in missing}
-    named = {found[0]: id for id, found in stored.items() if found is not None}
-    inside = ranking.where(np.isin(ranking.revisions, [*named]))
-    places = {ranked.revision: ranked for ranked in inside.as_ranked()}
-    return [(places[revision], id) for revision, id in named.items() if revision in places]
+    if known is None:
+        threshold = generation.rankings[search.collection].memory_threshold
+        vector = query.vector if query.typed_vector is None else query.typed_vector
+        best_ids = {id for _, id in best[:MAX_RANKED]}
+        relevant = (search.memory or NO_MEMORY).list_relevant(vector, threshold)
+        ids: Sequence[str] = [id for id in relevant if id not in best_ids]
+    else:
+        ids = known.recalled
+    found: list[tuple[Ranked, str]] = []
+    for first in range(0, len(ids), RECALLED_TOGETHER):
+        some = ids[first : first + RECALLED_TOGETHER]
+        revisions = snapshot.get_revisions(some, search.collection)
+        inside = ranking.where(np.isin(ranking.revisions, [*revisions.values()]))
+        places = {ranked.revision: ranked for ranked in inside.as_ranked()}
+        found += [(places[revisions[id]], id) for id in some if revisions.get(id) in places]
+        if len(found) >= MAX_RECALLED:
+            break
+    return found[:MAX_RECALLED]
 
 
 def _existing(snapshot: Snapshot, ranking: _Ranking, count: int) -> list[tuple[Ranked, str]]:

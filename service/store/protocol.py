@@ -152,6 +152,9 @@ class Snapshot(Protocol):
     def get_ids(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the document ids of those of `revisions` that still exist, by revision."""
 
+    def get_revisions(self, ids: Sequence[str], collection: str) -> dict[str, int]:
+        """Returns the revisions of those of `ids` that exist in a collection, by document id."""
+
     def get_titles(self, revisions: Sequence[int]) -> dict[int, str]:
         """Returns the titles of those of `revisions` that still exist, by revision, without any check."""
 
@@ -256,8 +259,8 @@ class Snapshot(Protocol):
     def get_synonyms(self, collection: str) -> str | None:
         """Returns the synonyms of a collection as JSON (sql/synonyms.py), or None if there were never any."""
 
-    def judgment_state(self) -> str:
-        """Returns a text that changes whenever any judgment or clicked answer changes."""
+    def judgment_state(self, collection: str) -> str:
+        """Returns a text that changes whenever a judgment or clicked answer of a collection changes."""
 
     def nearest_words(
         self,
@@ -566,8 +569,8 @@ class Feedback(Protocol):
     async def sum_up_judgments(self, selection: Selection, /) -> JudgmentSummary:
         """Returns counts of the judgments that `judgements` would list."""
 
-    async def judgment_state(self) -> str:
-        """Returns the state of all judgments, as `Snapshot.judgment_state` does."""
+    async def judgment_state(self, collection: str, /) -> str:
+        """Returns the state of the judgments of a collection, as `Snapshot.judgment_state` does."""
 
     async def judged_collections(self) -> list[str]:
         """Returns the names of the collections that have judgments or clicked answers."""
@@ -590,7 +593,8 @@ class Feedback(Protocol):
     ) -> tuple[str, list[Judgment], dict[str, dict[str, float]]]:
         """Returns at most `limit` judgments of a collection, and all its clicked answers.
 
-        Only judgments of keys that were trusted at that time count. Judgments of deleted documents count too.
+        Only judgments of keys that were trusted at that time count. Judgments of deleted documents
+        are returned too, because they count again as soon as a document is stored under that id.
 
         Returns:
             The result of `judgment_state`, the judgments, latest first, and the clicked answers: the gain of

@@ -58,6 +58,7 @@ class Snapshot(Connection):
 
     sequence = documents.sequence
     get_ids = records.get_ids
+    get_revisions = records.get_revisions
     answered = records.answered
     beginnings = records.beginnings
     titles = records.titles

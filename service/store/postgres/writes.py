@@ -16,7 +16,13 @@ from service.store.postgres.generations import share_states
 from service.store.postgres.writer import in_turn
 from service.store.sql import feedback, tokens
 from service.store.sql.connection import fetch_column, fetch_value
-from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, store_events
+from service.store.sql.feedback import (
+    DELETED_ROWS,
+    delete_rows,
+    forget_clicked,
+    forget_judgment_state,
+    store_events,
+)
 from service.store.sql.generations import get_active_number, kept_numbers
 from service.store.sql.records import has_collection, refuse_another, refuse_hidden, unembedded
 from service.store.sql.synonyms import forget_synonyms
@@ -272,6 +278,7 @@ def drop_collection(connection: Connection, collection: str) -> None:
     if written_to.fetchone() is not None:
         return
     forget_synonyms(connection, collection)
+    forget_judgment_state(connection, collection)
     if collection != DEFAULT_COLLECTION:
         connection.execute("DELETE FROM collections WHERE name = ?", (collection,))
         for table in ("tally", "term_postings", "term_changes", "vocabulary"):

@@ -46,7 +46,7 @@ MAX_TRUSTED = 500  # Keys whose events count for suggestions.
 MAX_SUGGESTED_CHARACTERS = 100  # Of a query that is suggested to other visitors.
 NAMED = 10  # Unknown ids in a message.
 SHOWN_CHARACTERS = 80  # Characters of a query or an id in a message.
-_STATE = "judgments"  # Name of the fact that changes with the judgments and the clicked answers.
+_STATE = "judgments/"  # Begins the names of the facts that change with a collection's judgments and clicks.
 LIVE_TEST = "live test"  # Name of the fact with the state of the last live test.
 _CLICKED = "clicked/"  # Begins the names of the facts with clicked answers: `clicked/COLLECTION/ID`.
 _JUDGMENT_COLUMNS = ("query", "id", "relevant", "key", "collection", "visitor", "trusted")
@@ -100,7 +100,7 @@ def store_judgments(
         for each in last.values()
     ]
     _insert(connection, "feedback", _JUDGMENT_COLUMNS, rows)
-    _change_state(connection)
+    _change_state(connection, collection)
     replaced = {(query, id) for _, query, id in before}
     new = [each for name, each in last.items() if name not in replaced]
     if limits is not None and new:  # A refusal rolls back what the job has written.
@@ -159,14 +159,19 @@ def list_judgments(
     return [(number, Judgment(**row | {"relevant": bool(row["relevant"])})) for number, row in rows], more
 
 
-def judgment_state(connection: Connection) -> str:
-    """Returns the state of all judgments, as `protocol.Snapshot.judgment_state` says."""
-    return fact(connection, _STATE) or ""
+def judgment_state(connection: Connection, collection: str) -> str:
+    """Returns the state of the judgments of a collection, as `protocol.Snapshot.judgment_state` says."""
+    return fact(connection, f"{_STATE}{collection}") or ""
 
 
-def _change_state(connection: Connection) -> None:
+def forget_judgment_state(connection: Connection, collection: str) -> None:
+    """Deletes the state of a collection that has no judgments."""
+    connection.execute("DELETE FROM facts WHERE name = ?", (f"{_STATE}{collection}",))
+
+
+def _change_state(connection: Connection, collection: str) -> None:
     # Random, because counters of concurrent transactions would be equal.
-    note(connection, _STATE, token_hex(8))
+    note(connection, f"{_STATE}{collection}", token_hex(8))
 
 
 def judged_collections(connection: Connection) -> list[str]:
@@ -208,14 +213,14 @@ def replace_clicked(
     _delete_facts(connection, [*gone, *(name for name, _ in changed)])
     _insert(connection, "facts", ("name", "value"), changed)
     if gone or changed:
-        _change_state(connection)
+        _change_state(connection, collection)
     return sum(len(answers[id]) for id in ids)
 
 
 def forget_clicked(connection: Connection, collection: str, ids: Iterable[str]) -> None:
     """Deletes the clicked answers of documents."""
     if _delete_facts(connection, [f"{_CLICKED}{collection}/{id}" for id in ids]):
-        _change_state(connection)
+        _change_state(connection, collection)
 
 
 def _clicked_facts(connection: Connection, collection: str) -> Iterable[tuple[str, str]]:
@@ -237,13 +242,16 @@ def remembered(
     connection: Connection, collection: str, limit: int
 ) -> tuple[str, list[Judgment], dict[str, dict[str, float]]]:
     """Returns the latest judgments and the clicked answers, as `protocol.Feedback.remembered` says."""
-    state = judgment_state(connection)
+    state = judgment_state(connection, collection)
     rows = connection.execute(
-        "SELECT query, id, relevant, key FROM feedback WHERE collection = ? AND trusted = 1 "
+        "SELECT query, id, relevant, key, visitor FROM feedback WHERE collection = ? AND trusted = 1 "
         "ORDER BY sequence DESC LIMIT ?",
         (collection, limit),
     )
-    judged = [Judgment(query, id, bool(relevant), key, collection) for query, id, relevant, key in rows]
+    judged = [
+        Judgment(query, id, bool(relevant), key, collection, visitor)
+        for query, id, relevant, key, visitor in rows
+    ]
     clicked: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for name, value in _clicked_facts(connection, collection):
         id = name.removeprefix(f"{_CLICKED}{collection}/")
@@ -544,12 +552,16 @@ def delete_rows(connection: Connection, table: Table, condition: str, *parameter
     return connection.execute(sql, (*parameters, DELETED_ROWS)).rowcount
 
 
-def delete_some(table: Table, condition: str, connection: Connection, parameter: str | float, /) -> bool:
-    """Deletes at most DELETED_ROWS rows that match `condition`. Returns whether more may exist."""
-    deleted = delete_rows(connection, table, condition, parameter)
-    if table == "feedback":
-        _change_state(connection)
+def drop_judgments(connection: Connection, collection: str) -> bool:
+    """Deletes at most DELETED_ROWS judgments of a collection. Returns whether more may exist."""
+    deleted = delete_rows(connection, "feedback", "collection = ?", collection)
+    _change_state(connection, collection)
     return deleted == DELETED_ROWS
+
+
+def expire_events(connection: Connection, before: float) -> bool:
+    """Deletes at most DELETED_ROWS older events. Returns whether more may exist."""
+    return delete_rows(connection, "events", "at < ?", before) == DELETED_ROWS
 
 
 def forget(
@@ -583,9 +595,11 @@ def forget(
         last = int(fetch_value(connection, f"SELECT coalesce(max(sequence), 0) FROM {table}"))
     rows = execute(
         f"DELETE FROM {table} WHERE sequence IN "
-        f"(SELECT sequence FROM {table} WHERE {condition} AND sequence <= ? LIMIT ?) RETURNING key",
+        f"(SELECT sequence FROM {table} WHERE {condition} AND sequence <= ? LIMIT ?) "
+        "RETURNING key, collection",
         [*parameters, last, DELETED_ROWS],
     ).fetchall()
-    if table == "feedback" and rows:
-        _change_state(connection)
-    return Counter(key for (key,) in rows), last
+    if table == "feedback":
+        for collection in sorted({collection for _, collection in rows}):  # One order, against deadlocks.
+            _change_state(connection, collection)
+    return Counter(key for key, _ in rows), last

@@ -15,7 +15,7 @@ from service.store.filters.grammar import Predicate
 from service.store.scheduling import ReadingThreads
 from service.store.sql import feedback, generations, records, synonyms, tokens
 from service.store.sql.connection import fact, note, unfinished_copy, visitor_secret
-from service.store.sql.feedback import DELETED_ROWS, Table, delete_some, forget
+from service.store.sql.feedback import DELETED_ROWS, Table, forget
 from service.store.values import (
     DEFAULT_COLLECTION,
     Active,
@@ -162,7 +162,7 @@ class CommonMethods:
     count_judgments = reading(feedback.count_judgments)
     sum_up_judgments = reading(feedback.sum_up_judgments)
     forget_judgments = forgetting("feedback")
-    drop_judgments = writing(partial(delete_some, "feedback", "collection = ?"))
+    drop_judgments = writing(feedback.drop_judgments)
 
     async def document(
         self, id: str, collection: str = DEFAULT_COLLECTION, where: Predicate | None = None
@@ -197,7 +197,7 @@ class CommonMethods:
     list_events = reading(feedback.list_events)
     count_events = reading(feedback.count_events)
     forget_events = forgetting("events")
-    expire_events = writing(partial(delete_some, "events", "at < ?"))
+    expire_events = writing(feedback.expire_events)
 
     live_test = reading_itself(partial(fact, name=feedback.LIVE_TEST))
     list_outcomes = reading_itself(feedback.list_outcomes)

@@ -385,6 +385,13 @@ def get_ids(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
     return dict(connection.execute(sql, (connection.listed(revisions),)).fetchall())
 
 
+def get_revisions(connection: Connection, ids: Sequence[str], collection: str) -> dict[str, int]:
+    """Returns the revisions of those of `ids` that exist in a collection, by document id."""
+    among = ", ".join("?" * len(ids))
+    sql = f"SELECT id, revision FROM documents WHERE collection = ? AND id IN ({among})"
+    return dict(connection.execute(sql, (collection, *ids)).fetchall())
+
+
 def get_titles(connection: Reading, revisions: Sequence[int]) -> dict[int, str]:
     """Returns the titles of those of `revisions` that still exist, by revision."""
     sql = f"SELECT revision, title FROM documents WHERE revision {connection.AMONG}"

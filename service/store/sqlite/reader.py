@@ -63,6 +63,7 @@ class Snapshot(sqlite3.Connection):
     collections = records.collections
     page = records.page
     get_ids = records.get_ids
+    get_revisions = records.get_revisions
     answered = records.answered
     beginnings = records.beginnings
     titles = records.titles

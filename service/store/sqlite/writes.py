@@ -13,7 +13,7 @@ from typing import NamedTuple
 from service.store.filters.grammar import Predicate, scoped
 from service.store.sql import tokens
 from service.store.sql.connection import fetch_column, fetch_value
-from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked
+from service.store.sql.feedback import DELETED_ROWS, delete_rows, forget_clicked, forget_judgment_state
 from service.store.sql.generations import DROPPED, get_active_number, has_dropped, kept_numbers
 from service.store.sql.records import compute_checksums, encode_parts, refuse_another, refuse_hidden
 from service.store.sql.synonyms import forget_synonyms
@@ -115,6 +115,7 @@ def drop_name(transaction: Transaction, collection: str) -> None:
     written_to = connection.execute("SELECT 1 FROM documents WHERE collection = ? LIMIT 1", (collection,))
     if written_to.fetchone() is None:
         forget_synonyms(connection, collection)
+        forget_judgment_state(connection, collection)
         if collection != DEFAULT_COLLECTION:
             secondary_indexes.remove_collection(connection, collection)
 

@@ -93,11 +93,11 @@ def test_the_same_answers_again_change_nothing(
 ) -> None:
     assert client.portal is not None
     replace(client, {before[9]["id"]: 1})
-    state = client.portal.call(runtime.corpus.store.judgment_state)
+    state = client.portal.call(runtime.corpus.store.judgment_state, "default")
     replace(client, {before[9]["id"]: 1})
-    assert client.portal.call(runtime.corpus.store.judgment_state) == state
+    assert client.portal.call(runtime.corpus.store.judgment_state, "default") == state
     replace(client, {before[9]["id"]: 0.5})
-    assert client.portal.call(runtime.corpus.store.judgment_state) != state
+    assert client.portal.call(runtime.corpus.store.judgment_state, "default") != state
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -221,6 +221,8 @@ def test_replicas_have_the_same_memory(tmp_path: Path, tiny_models_dir: Path) ->
         judge(other, QUERY, before[8]["id"], True)
         assert ids(one) == ids(other)
         assert ids(one)[0] == before[8]["id"]
+        judge(one, QUERY, before[-1]["id"], True)
+        assert {*ids(other)[:2]} == {before[8]["id"], before[-1]["id"]}
         assert one.delete(f"/documents/{tenth}").status_code == 200
         forget(one)
         assert ids(other) == ids(one)

@@ -1,7 +1,9 @@
 """The second stage of hybrid search: order, pages, explanations, faults, and the memory of judged queries."""
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ from models.encoder import Encoder
 from models.files.fsync import replace_text
 from models.manifest import Manifest
 from models.search.features import FEATURES, VERSION
-from models.search.ranking import MAX_RANKED, Ranking, get_default
+from models.search.ranking import MAX_RANKED, MAX_RECALLED, Ranking, get_default
 from service import ranking as stage
+from service.active import Generation
 from service.auth.keys import UNTRUSTED, Role
+from service.batching.request import Lane
 from service.cli.keys import add
 from service.corpus import judged
+from service.corpus.search import RECALLED_TOGETHER
+from service.errors import Backend, Unhealthy
 from service.ranking import read_rankings
 from service.runtime.runtime import Runtime
 from service.store.scheduling import Abandoned
@@ -322,6 +328,83 @@ def test_a_judgment_counts_wherever_the_document_was(client: TestClient) -> None
 
 
 @pytest.mark.usefixtures("_forgotten")
+def test_judged_documents_that_are_candidates_or_deleted_displace_no_others(client: TestClient) -> None:
+    before = ids(client, k=200)
+    late = max(before[MAX_RANKED:])
+    for id in [id for id in before[:MAX_RANKED] if id < late][:MAX_RECALLED]:
+        judge(client, QUERY, id, True)
+    judge(client, QUERY, late, True)
+    assert late in ids(client)[: MAX_RECALLED + 1]
+    forget(client)
+    gone = [{"id": f"a{at}", "text": "gone"} for at in range(RECALLED_TOGETHER)]  # More than one statement.
+    assert client.post("/documents", json={"documents": gone}).status_code == 200
+    for document in gone:
+        judge(client, QUERY, document["id"], True)
+    judge(client, QUERY, late, True)
+    where = {"filter": json.dumps({"$ids": [document["id"] for document in gone]})}
+    assert client.delete("/documents", params=where).json()["deleted"] == len(gone)
+    assert ids(client)[0] == late
+
+
+@pytest.mark.parametrize("page", [10, 55, 60])
+def test_a_judgment_between_two_pages_makes_them_neither_repeat_nor_skip_a_hit(
+    client: TestClient, by_length: Ranking, page: int
+) -> None:
+    whole = ids(client, k=200)
+    begin = ids(client, k=page)
+    judge(client, QUERY, whole[-1], True)
+    assert begin + ids(client, k=200, offset=page) == whole
+    whole = ids(client, k=200)
+    begin = ids(client, k=page)
+    forget(client)
+    assert begin + ids(client, k=200, offset=page) == whole
+
+
+def test_a_judgment_before_a_stage_that_fails_repeats_no_hit(
+    client: TestClient, by_length: Ranking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ids(client, k=200)
+    judge(client, QUERY, whole[-1], True)
+    with monkeypatch.context() as patched:
+        patched.setattr(stage, "build", None)
+        begin = ids(client, k=10)
+    pages = begin + ids(client, k=200, offset=10)
+    assert sorted(pages) == sorted(whole)
+    forget(client)
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_judgment_counts_again_if_its_document_is_stored_again(client: TestClient) -> None:
+    tenth = ids(client)[9]
+    judge(client, QUERY, tenth, True)
+    assert client.delete(f"/documents/{tenth}").json()["deleted"] == 1
+    assert tenth not in ids(client)
+    document = {"documents": [{"id": tenth, "text": TEXTS[tenth]}]}
+    assert client.post("/documents", json=document).status_code == 200
+    assert ids(client)[0] == tenth
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_search_waits_once_for_its_memory(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, waits = hits(client), list[float]()
+    wait_for = asyncio.wait_for
+
+    def counted(reading: Awaitable[Any], seconds: float) -> Awaitable[Any]:
+        waits.append(seconds)
+        return wait_for(reading, seconds)
+
+    async def is_slow(*_: object) -> None:
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(judged, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(asyncio, "wait_for", counted)
+    monkeypatch.setattr(judged.JudgedQueries, "_read", is_slow)
+    judge(client, QUERY, before[9]["id"], True)
+    assert hits(client) == before
+    assert waits.count(0.01) == 1
+
+
+@pytest.mark.usefixtures("_forgotten")
 def test_two_keys_that_disagree_say_nothing(client: TestClient, runtime: Runtime) -> None:
     before = hits(client)
     tenth = before[9]["id"]
@@ -330,6 +413,92 @@ def test_two_keys_that_disagree_say_nothing(client: TestClient, runtime: Runtime
     assert client.portal is not None
     client.portal.call(runtime.corpus.store.judge, [Judgment(QUERY, tenth, False)], "default", "other")
     assert hits(client) == before
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_visitor_of_two_keys_has_one_vote(client: TestClient, runtime: Runtime) -> None:
+    first, tenth = ids(client)[0], ids(client)[9]
+
+    def vote(key: str, relevant: bool, visitor: str, query: str = QUERY) -> None:
+        given = [Judgment(query, tenth, relevant, visitor=visitor)]
+        assert client.portal is not None
+        client.portal.call(runtime.corpus.store.judge, given, "default", key)
+
+    vote("a", False, "v")
+    vote("b", True, "v")
+    assert ids(client)[0] == tenth, "the newest judgment of a visitor counts"
+    vote("a", False, "v")
+    assert tenth not in ids(client)[:10]
+    vote("b", True, "w")
+    assert ids(client)[0] == first, "two visitors are tied"
+    vote("c", True, "")
+    vote("c", False, "", f" {QUERY}")
+    assert tenth not in ids(client)[:10], "the newest judgment of a key counts"
+    assert client.delete("/feedback", params={"id": tenth}).status_code == 200
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_query_on_which_the_model_fails_stops_no_other(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    embed, failing, calls = runtime.corpus.judged._embed_queries, "fails", list[str]()
+
+    async def fails(generation: Generation, queries: Sequence[str], lane: Lane | None) -> Any:
+        calls.extend(queries)
+        if failing in queries:
+            raise Backend("The model failed.")
+        return await embed(generation, queries, lane)
+
+    monkeypatch.setattr(runtime.corpus.judged, "_embed_queries", fails)
+    tenth, ninth = ids(client)[9], ids(client)[8]
+    judge(client, failing, tenth, True)
+    judge(client, QUERY, tenth, True)
+    assert ids(client)[0] == tenth
+    judge(client, QUERY, tenth, False)
+    judge(client, QUERY, ninth, True)
+    assert ids(client)[0] == ninth
+    assert caplog.text.count("on which the model fails: 1") == 1
+    assert calls.count(failing) == 2, "with the other query, and alone"
+    monkeypatch.setattr(judged, "AGAIN_SECONDS", 0.0)
+    failing = ""
+    judge(client, "fails", tenth, True)
+    assert ids(client, "fails")[0] == tenth
+    assert client.delete("/feedback", params={"query": "fails"}).status_code == 200
+
+
+@pytest.mark.usefixtures("_forgotten")
+def test_a_model_that_fails_on_all_queries_is_asked_again(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = ids(client)
+
+    async def fails(*_: object) -> None:
+        raise Backend("The model failed.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime.corpus.judged, "_embed_queries", fails)
+        judge(client, "marble stone", before[9], True)
+        judge(client, "garden market", before[9], True)
+        assert ids(client) == before
+    assert ids(client, "marble stone")[0] == before[9]
+    assert client.delete("/feedback", params={"id": before[9]}).status_code == 200
+
+
+def test_a_collection_that_cannot_be_read_stops_no_other(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    async def fails(_: Generation, collection: str) -> judged.Remembered:
+        read.append(collection)
+        if collection == "broken":
+            raise Unhealthy("Every worker hangs.")
+        return judged.Remembered()
+
+    monkeypatch.setattr(runtime.corpus.judged, "_read", fails)
+    assert client.portal is not None
+    client.portal.call(runtime.corpus.judged._keep, runtime.active.generation, ["broken", "other"])
+    assert read == ["broken", "other"]
 
 
 def test_many_new_queries_are_embedded_in_the_background(
@@ -382,7 +551,17 @@ def test_a_key_that_becomes_untrusted_does_not_count_any_more(tmp_path: Path, ti
         until(lambda: hits(client) == before)
 
 
-def test_memories_of_collections_are_apart(client: TestClient) -> None:
+def test_memories_of_collections_are_apart(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    combine = judged._combine
+
+    def counted(*given: Any) -> judged.Answers:
+        reads.append("read")
+        return combine(*given)
+
+    monkeypatch.setattr(judged, "_combine", counted)
     for name in ("left", "right"):
         documents = [{"id": id, "text": text} for id, text in TEXTS.items()]
         assert client.post(f"/collections/{name}/documents", json={"documents": documents}).status_code == 200
@@ -397,8 +576,23 @@ def test_memories_of_collections_are_apart(client: TestClient) -> None:
     assert found("left") == before
     judged_left = {"query": QUERY, "id": before[9], "relevant": True}
     assert client.post("/collections/left/feedback", json=judged_left).status_code == 200
-    assert found("left")[0] == before[9]
+    reads.clear()
     assert found("right") == before
+    assert not reads, "its judgments are the same"
+    assert found("left")[0] == before[9]
+    assert reads
+    judged_right = {"query": QUERY, "id": before[8], "relevant": True}
+    assert client.post("/collections/right/feedback", json=judged_right).status_code == 200
+    assert found("right")[0] == before[8]
+    everywhere = {"query": QUERY, "collection": "*"}
+    assert client.delete("/feedback", params=everywhere).status_code == 200
+    assert found("left") == found("right") == before
+    assert client.portal is not None
+    state = partial(client.portal.call, runtime.corpus.store.judgment_state)
+    assert state("left") not in ("", state("right"))
+    for name in ("left", "right"):
+        assert client.delete(f"/collections/{name}").status_code == 200
+        assert state(name) == ""
 
 
 GOOD = {"weights": {"hybrid": 2}}

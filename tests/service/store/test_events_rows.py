@@ -11,7 +11,7 @@ import pytest
 from service.store.sql.feedback import (
     DELETED_ROWS,
     count_events,
-    delete_some,
+    expire_events,
     list_events,
     list_judgments,
     store_events,
@@ -61,11 +61,11 @@ def test_room_that_was_freed_is_room_though_numbers_grow(connection: sqlite3.Con
 def test_old_events_are_deleted_in_steps(connection: sqlite3.Connection) -> None:
     store_events(connection, reported("ann", DELETED_ROWS + 1, at=10.0), EventLimits())
     store_events(connection, reported("bob", 3, at=20.0), EventLimits())
-    assert delete_some("events", "at < ?", connection, 20.0) is True
+    assert expire_events(connection, 20.0) is True
     assert count_events(connection, Selection()) == 4
-    assert delete_some("events", "at < ?", connection, 20.0) is False
+    assert expire_events(connection, 20.0) is False
     assert count_events(connection, Selection()) == 3
-    assert delete_some("events", "at < ?", connection, 20.0) is False
+    assert expire_events(connection, 20.0) is False
 
 
 @pytest.mark.parametrize("read", [list_events, list_judgments])
