@@ -4,7 +4,8 @@
 
 Each run begins with hybrid search and a few judged queries. Each night judges some more. In a third of the
 nights, half of the judgments are random. In another third, all of them are. The true gain of a ranking is the
-gain over hybrid search, in points of nDCG@10, on half of the queries, which are never judged.
+gain over hybrid search, in points of nDCG@10, on half of the queries, which are never judged. Each set starts
+from a default ranking that was learned on the other sets of `--prior`, as in benchmarks/ranking.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.command import build_parser, format_table, progress, report, scratch_folder
-from benchmarks.ranking import prepare
-from models.search.ranking import Ranking, get_default
+from benchmarks.ranking import SETS, learn_weights, leave_out, prepare
+from models.search.ranking import Ranking
 from training.ranking.cross_validation import Fold, compare, cross_validate, learn
 from training.ranking.examples import Example
-from training.ranking.fitting import MIN_QUERIES
+from training.ranking.fitting import MIN_QUERIES, Weights
 from training.retraining.rank import find_reasons
 
 NIGHTS = 10  # Nights of a run.
@@ -29,25 +30,33 @@ WORSE, BETTER = -0.5, 2.0  # True gains, in points, that count as worse and as b
 def main() -> None:
     parser = build_parser("ranking_nights", __doc__)
     parser.add_argument("sets", nargs="+")
+    parser.add_argument(
+        "--prior", nargs="+", default=SETS, metavar="SET", help=f"to learn a default from ({', '.join(SETS)})"
+    )
     parser.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps the vectors for the next run")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="of each set (%(default)s)")
     parser.add_argument(
         "--judged", type=int, default=180, metavar="N", help="in the last night (%(default)s)"
     )
     options = parser.parse_args()
+    if alone := [name for name in options.sets if {*options.prior} == {name}]:
+        parser.error(f"--prior must name another set than {alone[0]}")
+    with scratch_folder() as empty:
+        names = dict.fromkeys([*options.sets, *options.prior])
+        sets = {name: prepare(name, options.cache or empty).examples for name in names}
+    weights = {name: learn_weights(sets[name]) for name in options.prior}
     rows = []
     for name in options.sets:
-        with scratch_folder() as empty:
-            examples = prepare(name, options.cache or empty).examples
+        prior = leave_out(weights, name)
         for run in range(options.runs):
-            rows += [[name, run, *row] for row in simulate(examples, run, options.judged)]
+            rows += [[name, run, *row] for row in simulate(sets[name], run, options.judged, prior)]
             progress(f"{name}, run {run}: {rows[-1]}")
     columns = ["set", "run", "judged", "wrong", "published", "gain", "active gain"]
     tables = [format_table(["nights", "", "published"], [*summarize(rows)]), format_table(columns, rows)]
     report("ranking_nights", {"rows": rows}, tables, [])
 
 
-def simulate(examples: Sequence[Example], seed: int, most: int) -> Iterator[list[float]]:
+def simulate(examples: Sequence[Example], seed: int, most: int, prior: Weights) -> Iterator[list[float]]:
     """Yields a row for each night of a run, the last of which has at most `most` judged queries.
 
     A row has the number of judged queries and the share of random judgments. Then come 1 or 0 (published or
@@ -55,7 +64,7 @@ def simulate(examples: Sequence[Example], seed: int, most: int) -> Iterator[list
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(examples)).tolist()
-    fitting = partial(learn, prior=get_default().weights)
+    fitting = partial(learn, prior=prior)
     active: Ranking | None = None
     gained = 0.0
     half = len(order) // 2
@@ -65,7 +74,7 @@ def simulate(examples: Sequence[Example], seed: int, most: int) -> Iterator[list
             spoil(examples[at], random) if random.random() < wrong else examples[at] for at in order[:count]
         ]
         rows = cross_validate(judged, fitting)
-        reasons = find_reasons(judged, judged, rows, active)
+        reasons = find_reasons(judged, judged, rows, active, prior)
         ranking = fitting(judged)
         gain = measure(examples, order[half:], judged, ranking)
         if not reasons:

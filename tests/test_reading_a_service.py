@@ -1,6 +1,7 @@
 """Reading a service for a retraining: documents, judgments and events of one collection or several."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from training.text.service import (
     ALL,
     Searches,
     fetch_count,
+    fetch_explained,
+    fetch_info,
     fetch_reranked,
     fetch_reranker,
     fetch_searches,
@@ -163,11 +166,19 @@ def test_the_scores_of_a_reranker_are_read_where_it_orders_the_hits_by_default(
         service.client.post(f"/models/{version}/activate").raise_for_status()
         until(lambda: fetch_reranker(url, "tickets") == version)
         assert fetch_reranker(url, "default") is None
-        queries = ["my password", "account"]
-        for query, found in zip(queries, fetch_reranked(url, "tickets", queries, 60, version), strict=True):
+        queries, encoder = ["my password", "account"], str(fetch_info(url)["model_version"])
+        every = [*fetch_reranked(url, "tickets", queries, 60, version, encoder)]
+        for query, found in zip(queries, every, strict=True):
             body = {"query": query, "texts": [*texts.values()]}
             ranks = service.client.post("/rerank", json=body).json()
             expected = {[*texts][rank["index"]]: rank["score"] for rank in ranks}
             assert found == pytest.approx(expected, abs=1e-6)
         with pytest.raises(TrainingError, match="does not rerank with another"):
-            [*fetch_reranked(url, "tickets", queries, 60, "another")]
+            [*fetch_reranked(url, "tickets", queries, 60, "another", encoder)]
+        assert len([*fetch_explained(url, "tickets", queries, 60, encoder)]) == 2
+        searches = service.client.get("/collections/tickets/searches").json()
+        assert searches == {"searches": 0, "frequent": [], "without_results": []}, "no user searched"
+        other = f"{encoder[:-8]}00000000"
+        for fetch in (fetch_explained, partial(fetch_reranked, reranker=version)):
+            with pytest.raises(TrainingError, match=f"There is no version '{other}'"):
+                [*fetch(url, "tickets", queries, 60, version=other)]

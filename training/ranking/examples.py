@@ -112,9 +112,10 @@ class Example(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """The mean nDCG@10 of random orders of the candidates."""
-        mean = float(self.gains.mean()) if self.ids else 0.0
-        return mean * dcg([1.0] * min(10, len(self.ids))) / self._ideal
+        """The mean nDCG@10 of random orders of the candidates that count."""
+        count = float(self.weights.sum())
+        mean = float(self.gains.sum()) / max(count, 1.0)
+        return mean * dcg([1.0] * min(10, round(count))) / self._ideal
 
     def rank(self, scores: NDArray[np.float64]) -> int | None:
         """Returns the position of the first relevant candidate, from 1, or None."""

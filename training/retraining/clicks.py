@@ -36,7 +36,7 @@ from training.mining.pairs import folded
 from training.retraining import trust
 from training.retraining.judgements import Clicked, Judgment
 from training.text.lines import valid
-from training.text.service import fetch_collections, fetch_events, qualified, shown
+from training.text.service import fetch_collections, fetch_events, qualified, shown, split_qualified
 
 _SKIP = "skip"
 _WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # weight of a search with an event of this kind
@@ -77,6 +77,10 @@ class Session:
     @property
     def visitor(self) -> str:
         return trust.build_visitor(self.key, self.user)
+
+    @property
+    def collection(self) -> str:
+        return split_qualified(next(iter(self.positions)))[0]
 
     def passed_over(self) -> Iterator[str]:
         """Yields the documents that the user probably examined and did not click."""
@@ -246,9 +250,7 @@ def judged_by(
     )
     clicks: defaultdict[Pair, list[Session]] = defaultdict(list)
     skips: defaultdict[Pair, list[Session]] = defaultdict(list)
-    searches: defaultdict[str, float] = defaultdict(float)
-    for session, share in zip(read.found, impressions.share.tolist(), strict=True):
-        searches[session.query] += share
+    for session in read.found:
         for id in session.weights:
             clicks[session.query, id].append(session)
         for id in session.passed_over():
@@ -281,11 +283,34 @@ def judged_by(
             for each in latest.values()
         ]
     del dropped[""]
+    examined, unrecorded = _examine(read.found, impressions.share.tolist(), bias)
     graded = {
-        query: Clicked(each, frozenset(unclear[query]), searches[query], bias)
+        query: Clicked(each, frozenset(unclear[query]), examined[query], unrecorded[query], bias)
         for query, each in gains.items()
     }
     return said, dropped, graded
+
+
+def _examine(
+    sessions: Sequence[Session], shares: Sequence[float], bias: float
+) -> tuple[Mapping[str, Mapping[str, float]], Mapping[str, Mapping[str, float]]]:
+    """Returns `Clicked.examined` and `Clicked.unrecorded` of each query.
+
+    Args:
+        sessions: The searches.
+        shares: trust.weights of each search.
+        bias: Position bias.
+    """
+    examined: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    unrecorded: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for session, share in zip(sessions, shares, strict=True):
+        if not session.has_page:
+            unrecorded[session.query][session.collection] += share
+            continue
+        known = examined[session.query]
+        for id, position in session.positions.items():
+            known[id] = 1 - (1 - known[id]) * (1 - position**-bias) ** share
+    return examined, unrecorded
 
 
 def _impressions(sessions: Sequence[Session]) -> _Impressions:
@@ -304,7 +329,8 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
     table = np.array(rows, np.float64).reshape(-1, 5)
     pair, session = table[:, :2].astype(np.int64).T
     pages = np.array([each.has_page for each in sessions], np.bool_)
-    shares = trust.weights([each.query for each in sessions], [each.visitor for each in sessions])
+    groups = [(each.collection, each.query) for each in sessions]
+    shares = trust.weights(groups, [each.visitor for each in sessions])
     columns = pair, session, table[:, 2], table[:, 3] > 0, table[:, 4]
     return _Impressions([*number], *columns, pages, np.array(shares, np.float64))
 

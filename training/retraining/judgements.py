@@ -8,8 +8,9 @@
 Judgments come from a file, from feedback (`POST /feedback`) and from clicks (clicks.py). For each query and
 document, feedback overrides the file, and clicks count only if there is neither. Each API key has one vote on
 a query and a document, its newest judgment. Keys that name the same visitor (trust.py) have one vote
-together, the newest. Untrusted keys have no vote. The majority decides, and a tie is ignored. Each query,
-with its answers, is in one part: it judges, chooses settings (dev), or is used for training (split.py).
+together, the newest. Untrusted keys have no vote. The majority decides. After a tie, the document is neither
+right nor wrong. Each query, with its answers, is in one part: it judges, chooses settings (dev), or is used
+for training (split.py).
 
 A single API key must not control the gate. A query rests on a key if no other key, no trusted key and no file
 confirms one of its answers. For feedback, users that a key names do not count, because the key could invent
@@ -34,7 +35,14 @@ from training.retraining.documents import get_collection
 from training.retraining.split import Part, assign_queries, place
 from training.retraining.trust import build_visitor, get_number
 from training.text.lines import Record, build_text, layout, read_records, valid
-from training.text.service import ONLY_DEFAULT, fetch_collections, fetch_feedback, qualified, shown
+from training.text.service import (
+    ONLY_DEFAULT,
+    fetch_collections,
+    fetch_feedback,
+    qualified,
+    shown,
+    split_qualified,
+)
 
 _QUERY, _ID = ("query",), ("id", "document")
 _TRUTH = {"1": True, "true": True, "0": False, "false": False}
@@ -57,19 +65,31 @@ class Clicked(NamedTuple):
     Attributes:
         gains: The attraction of each clicked document, 0 to 1. 0: users passed it over.
         unclear: Documents with too few clicks. They are neither right nor wrong.
-        searches: Number of searches that count.
+        examined: For each document on a recorded page, the probability that a user has examined it.
+        unrecorded: Number of searches without a recorded page, by collection.
         bias: Position bias.
     """
 
     gains: Mapping[str, float]
     unclear: frozenset[str]
-    searches: float
+    examined: Mapping[str, float]
+    unrecorded: Mapping[str, float]
     bias: float
 
-    def get_examined(self, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns the probabilities that a user has examined hits, by the model of clicks.py."""
-        examined: NDArray[np.float64] = 1 - (1 - positions.astype(np.float64) ** -self.bias) ** self.searches
-        return examined
+    def get_examined(self, collection: str, ids: Sequence[str]) -> NDArray[np.float64]:
+        """Returns the probabilities that a user has examined hits, by the model of clicks.py. 0 if unclear.
+
+        Searches without a recorded page count as if they had shown these hits.
+
+        Args:
+            collection: The collection.
+            ids: Ids of the hits in the collection, best first.
+        """
+        positions = np.arange(1, len(ids) + 1, dtype=np.float64)
+        missed = (1 - positions**-self.bias) ** self.unrecorded.get(collection, 0.0)
+        names = [qualified(collection, id) for id in ids]
+        recorded = np.array([self.examined.get(name, 0.0) for name in names])
+        return np.where([name in self.unclear for name in names], 0.0, 1 - missed * (1 - recorded))
 
 
 # Names of counts. JUDGMENTS counts those of files and trusted keys. Those of the next three are ignored.
@@ -98,6 +118,13 @@ class Judged(NamedTuple):
     negatives: Mapping[str, list[str]]  # ids of documents that are not relevant, by query of any part
     counts: Mapping[str, int]  # numbers for the report, by name
     clicked: Mapping[str, Clicked] = MappingProxyType({})  # by query, without the gains of judged documents
+    # Documents that are neither right nor wrong, by query: tied, or they rest on a single key, and other
+    # answers do not.
+    undecided: Mapping[str, list[str]] = MappingProxyType({})
+    # Answers that rest on a single key, if only answers in other collections do not, by query. The query
+    # trains the ranking of their collection, and does not judge it.
+    single: Mapping[str, list[str]] = MappingProxyType({})
+    stated: frozenset[tuple[str, str]] = frozenset()  # query and collection of each answer that people named
 
 
 def judgments_in(file: Path) -> Iterator[Judgment]:
@@ -165,6 +192,7 @@ def judged(
             votes[owner] = judgment
     answers: dict[str, dict[str, str | None]] = {}  # by query and id: the only key, or None
     negatives: dict[str, list[str]] = {}
+    undecided: dict[str, list[str]] = {}
     for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
         of_voters = {_voter(judgment, trusted): judgment for judgment in said.values()}
         relevant = _majority({voter: judgment.relevant for voter, judgment in of_voters.items()})
@@ -172,6 +200,7 @@ def judged(
             counts[UNKNOWN] += 1
         elif relevant is None:
             counts[CONTRADICTED] += 1
+            undecided.setdefault(query, []).append(id)
         elif relevant:
             yes = [judgment for judgment in of_voters.values() if judgment.relevant]
             answers.setdefault(query, {})[id] = _single_answer(yes, trusted)
@@ -180,14 +209,18 @@ def judged(
     # If some answers of a query do not rest on a single key, its other answers are left out.
     vouched = {query: [id for id, key in ids.items() if key is None] for query, ids in answers.items()}
     relevants = {query: vouched[query] or [*ids] for query, ids in answers.items()}
+    right = [(query, id) for query, ids in relevants.items() for id in ids]
+    answered, stated = _places(right), _places(pair for pair in right if pair in newest)
+    single: dict[str, list[str]] = {}
+    for pair in [(query, id) for query, ids in answers.items() for id in ids if id not in relevants[query]]:
+        only = pair in newest and answered.isdisjoint(_places([pair]))
+        (single if only else undecided).setdefault(pair[0], []).append(pair[1])
     keys = {
         query: min(key for key in ids.values() if key is not None)
         for query, ids in answers.items()
         if not vouched[query]
     }
-    of_use_alone = frozenset(
-        query for query, ids in relevants.items() if not any((query, id) in newest for id in ids)
-    )
+    of_use_alone = frozenset(relevants.keys() - {query for query, _ in stated})
     alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All queries rest on the same key.
     may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
     may_decide = [query for query in may_judge if query not in of_use_alone]
@@ -214,7 +247,15 @@ def judged(
         negatives,
         counts,
         {query: each._replace(gains=gains[query]) for query, each in clicked.items()},
+        undecided,
+        single,
+        stated,
     )
+
+
+def _places(pairs: Iterable[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Returns the query and the collection of each pair of a query and a document."""
+    return frozenset((query, split_qualified(id)[0]) for query, id in pairs)
 
 
 def _voter(judgment: Judgment, trusted: Collection[str]) -> str | None:

@@ -49,7 +49,7 @@ from training.ranking.cross_validation import (
     predict,
 )
 from training.ranking.examples import Example
-from training.ranking.fitting import MIN_QUERIES
+from training.ranking.fitting import MIN_QUERIES, Weights
 from training.ranking.reranked import add_weight, leave_alone
 from training.ranking.rules import describe, judge_added, judge_first, judge_refit
 from training.retraining import ledger
@@ -175,7 +175,7 @@ def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
     """Yields each collection with the labels of its queries: those with a judged document in it."""
     queries: dict[str, set[str]] = {}
     clicked = {query: each.gains for query, each in found.clicked.items()}
-    for judgments in (found.answers, found.negatives, clicked):
+    for judgments in (found.answers, found.single, found.negatives, clicked):
         for query, ids in judgments.items():
             for id in ids:
                 queries.setdefault(split_qualified(id)[0], set()).add(query)
@@ -208,12 +208,12 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     examples, late = _add_late(name, examples, given, before)
     if reranker is not None:
         try:
-            examples = _add_scores(name, examples, given.url, reranker)
+            examples = _add_scores(name, examples, given, reranker)
         except TrainingError as error:  # The next run tries it again.
             given.say(f"! the weight of the reranker is not learned: {error}")
             reranker, digest = None, _digest(served, name, labels, None)
     # Unclicked hits count as wrong here, which rather favors the order that users saw.
-    judging = [each._replace(seen=None) for each in examples]
+    judging = [labels[each.query]._replace(clicked=None).apply(each) for each in examples]
     folds = fit_folds(examples, fitting)
     rows = compare_all(judging, folds)
     if not len(rows[COMING].after):
@@ -231,7 +231,7 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
             folds, rows, fitting = folds_late, rows_late, fitting_late
         else:
             late = b""
-    reasons = find_reasons(examples, judging, rows, before)
+    reasons = find_reasons(examples, judging, rows, before, prior)
     kept = {"fingerprint": served.fingerprint, "late": late, "reranker": before and before.reranker}
     ranking = fitting(examples).model_copy(update=kept)
     if reranker is not None:
@@ -283,14 +283,17 @@ def _find_reranker(name: str, given: _Given) -> Manifest | None:
         return None
 
 
-def _add_scores(name: str, examples: Sequence[Example], url: str, reranker: Manifest) -> list[Example]:
-    """Adds the scores of a reranker to the candidates."""
-    queries = [each.query for each in examples]
-    found = fetch_reranked(url, name, queries, MAX_RANKED + MAX_RECALLED, reranker.version)
-    added = []
+def _add_scores(name: str, examples: Sequence[Example], given: _Given, reranker: Manifest) -> list[Example]:
+    """Adds the scores of a reranker to the candidates. Raises TrainingError if most have none."""
+    queries, version = [each.query for each in examples], given.served.version
+    found = fetch_reranked(given.url, name, queries, MAX_RANKED + MAX_RECALLED, reranker.version, version)
+    added, count, scored = [], 0, 0
     for each, known in zip(examples, found, strict=True):
         scores = np.array([known.get(id, np.nan) for id in each.ids], np.float32)
         added.append(each._replace(reranked=remove_activation(scores, reranker.activation)))
+        count, scored = count + len(scores), scored + int(np.isfinite(scores).sum())
+    if 2 * scored < count:
+        raise TrainingError(f"{reranker.version} scored only {scored:,} of {count:,} hits in time.")
     return added
 
 
@@ -316,7 +319,11 @@ def _add_late(
 
 
 def find_reasons(
-    examples: Sequence[Example], judging: Sequence[Example], rows: Rows, before: Ranking | None
+    examples: Sequence[Example],
+    judging: Sequence[Example],
+    rows: Rows,
+    before: Ranking | None,
+    prior: Weights,
 ) -> list[str]:
     """Returns the reasons not to publish a ranking.
 
@@ -325,10 +332,11 @@ def find_reasons(
         judging: The same queries, but unclicked hits count as wrong. They judge rankings.
         rows: Comparisons of the new ranking with the hybrid order, by kind of questions.
         before: The active ranking, or None.
+        prior: Weights of the default ranking.
     """
     if before is None:
         return judge_first(rows)
-    refitted = compare_all(judging, fit_folds(examples, refitting(before)))
+    refitted = compare_all(judging, fit_folds(examples, refitting(before, prior)))
     return judge_refit(rows, _against(refitted, rows))
 
 
@@ -345,7 +353,9 @@ def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> l
     candidates = fetch_explained(given.url, name, order, MAX_RANKED, served.version)
     examples = [
         _example(query, vector, hits, labels[query])._replace(
-            judges=query in found.judges, unrelated=unrelated, alike=found.alike.get(query, query)
+            judges=query in found.judges and not labels[query].single,
+            unrelated=unrelated,
+            alike=found.alike.get(query, query),
         )
         for query, vector, hits in zip(order, np.nan_to_num(vectors), candidates, strict=True)
     ]
@@ -365,41 +375,49 @@ def _too_few(count: int) -> str:
 
 
 class Labels(NamedTuple):
-    """The labels of a query in one collection.
+    """The labels of a query in one collection. Only `clicked` has documents of other collections, too.
 
-    `clicked` is None if people judged its answers, or no one clicked.
+    `clicked` is None if people judged its answers, or no one clicked. Documents in `undecided` are neither
+    right nor wrong. `single`: the answers rest on a single key, so the query does not judge.
     """
 
+    collection: str
     gains: Mapping[str, float]
     wrong: Sequence[str]
+    undecided: Sequence[str]
     clicked: Clicked | None
+    single: bool
 
     def apply(self, example: Example) -> Example:
         """Returns the example with these labels. Its candidates must be in the order that users see."""
-        labelled = example._replace(relevant=dict(self.gains), wrong=frozenset(self.wrong))
-        if self.clicked is None:
-            return labelled
-        seen = self.clicked.get_examined(np.arange(1, len(example.ids) + 1))
-        seen[np.isin(example.ids, self.wrong)] = 1.0
-        seen[np.isin(example.ids, [*self.clicked.unclear])] = 0.0
-        return labelled._replace(seen=seen)
+        seen = None
+        if self.clicked is not None:
+            seen = self.clicked.get_examined(self.collection, example.ids)
+            seen[np.isin(example.ids, self.wrong)] = 1.0
+        if self.undecided:
+            seen = np.ones(len(example.ids)) if seen is None else seen
+            seen[np.isin(example.ids, self.undecided)] = 0.0
+        return example._replace(relevant=dict(self.gains), wrong=frozenset(self.wrong), seen=seen)
 
 
 def label(collection: str, query: str, found: Judged) -> Labels:
     """Returns the labels of a query in a collection. Judgments of people override clicks."""
     clicked = found.clicked.get(query)
+    single, undecided = (
+        _within(collection, dict.fromkeys(each.get(query, ()), 1.0))
+        for each in (found.single, found.undecided)
+    )
     gains = {**dict.fromkeys(found.answers.get(query, ()), 1.0), **(clicked.gains if clicked else {})}
     gains |= dict.fromkeys(found.negatives.get(query, ()), 0.0)
-    within = _within(collection, gains)
-    if clicked is not None and query in found.answers and query not in found.of_use:
-        clicked = None
-    if clicked is not None:
-        unclear = _within(collection, dict.fromkeys(clicked.unclear, 0.0))
-        clicked = clicked._replace(gains={}, unclear=frozenset(unclear))
+    within = single | _within(collection, gains)
+    people = bool(single) or (query, collection) in found.stated
     return Labels(
+        collection,
         {id: gain for id, gain in within.items() if gain},
         [id for id, gain in within.items() if not gain],
-        clicked,
+        [*undecided],
+        None if people else clicked,
+        bool(single),
     )
 
 

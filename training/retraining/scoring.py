@@ -15,7 +15,7 @@ from training.evaluation.retrieval import Collection
 from training.evaluation.scorable import Scorable
 from training.ranking.cross_validation import COMING, NEW, Comparison, Fit, cross_validate, keep_order
 from training.ranking.examples import Example
-from training.ranking.fitting import Procedure, fit
+from training.ranking.fitting import Procedure, Weights, fit
 from training.retraining import searches as own
 from training.retraining.gate.verdict import GROUPS, KEYS
 from training.retraining.judgements import Judged
@@ -34,8 +34,8 @@ def score_judged(
     Where the active version has a ranking, a ranking is fitted and cross-validated on top of the search.
 
     Returns:
-        The figures of both kinds of questions (NEW, COMING). And by collection, the rankings that are fitted
-        to all judged queries.
+        The figures of both kinds of questions (NEW, COMING); none if no query judges. And by collection, the
+        rankings that are fitted to all judged queries, also to those that were clicked only.
     """
     fitted: dict[str, Ranking] = {}
     rows: dict[str, list[Comparison]] = {NEW: [], COMING: []}
@@ -50,6 +50,8 @@ def score_judged(
             names += judging
             for row, compared in cross_validate(examples, fitting).items():
                 rows[row].append(compared)
+    if not names:
+        return {}, fitted
     keys = [found.keys.get(searched.queries[name]) for name in names]
     return {row: _join(names, parts) | {KEYS: keys} for row, parts in rows.items()}, fitted
 
@@ -70,7 +72,11 @@ def find_examples(
         The queries, and a function that fits a ranking to them by the procedure of `ranking`. The function is
         `keep_order` if `ranking` is None or the mode is not hybrid.
     """
-    fitting = keep_order if ranking is None or setting.mode != "hybrid" else refitting(ranking)
+    fitting = (
+        keep_order
+        if ranking is None or setting.mode != "hybrid"
+        else refitting(ranking, get_default().weights)
+    )
     examples = [
         each._replace(
             wrong=frozenset(found.negatives.get(each.query, ())),
@@ -82,9 +88,9 @@ def find_examples(
     return examples, fitting
 
 
-def refitting(ranking: Ranking) -> Fit:
+def refitting(ranking: Ranking, prior: Weights) -> Fit:
     """Returns a function that fits a ranking by the procedure of `ranking`."""
-    return partial(fit, prior=get_default().weights, procedure=Procedure.of(ranking))
+    return partial(fit, prior=prior, procedure=Procedure.of(ranking))
 
 
 def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:

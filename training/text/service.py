@@ -101,10 +101,13 @@ def fetch_explained(
     Hits that are candidates only because they were judged for this or a similar query are left out. They
     would be training rows whose label is known from how they were found.
 
+    The request names the version, so `GET /searches` does not count it.
+
     Raises:
         TrainingError: The service serves another version than `version`.
     """
-    body = {"mode": "hybrid", "k": hits + MAX_RECALLED, "explain": True, "fields": [], "rerank": False}
+    body: dict[str, Any] = {"mode": "hybrid", "k": hits + MAX_RECALLED, "fields": [], "model": version}
+    body |= {"explain": True, "rerank": False}
     for found in _search(url, collection, queries, body, _SEARCHES, version):
         named = {"id": str, "features": dict}
         told = [hit for hit in found if _has(hit, named) and hit["features"].keys() >= {*FEATURES}]
@@ -124,13 +127,13 @@ def fetch_reranker(url: str, collection: str) -> str | None:
 
 
 def fetch_reranked(
-    url: str, collection: str, queries: Sequence[str], hits: int, reranker: str
+    url: str, collection: str, queries: Sequence[str], hits: int, reranker: str, version: str
 ) -> Iterator[dict[str, float]]:
     """Yields the scores of the reranker for the best hits of each query by hybrid search, by id.
 
     The service scores hits for a limited time and remembers scores, so the query is sent again while that
     scores further hits. Hits that still have no score are missing, and so are all hits of the queries that
-    are left after _RERANK_SECONDS.
+    are left after _RERANK_SECONDS. The request names the version, so `GET /searches` does not count it.
 
     Args:
         url: Address of the service.
@@ -138,13 +141,15 @@ def fetch_reranked(
         queries: The queries.
         hits: Number of hits to score, of each query.
         reranker: The active reranker.
+        version: The active version.
 
     Raises:
-        TrainingError: Another reranker is active, or the service does not answer as expected.
+        TrainingError: Another reranker is active, `version` is not loaded any more, or the service does not
+            answer as expected.
     """
     # Every SIMILE_MAX_CANDIDATES allows a single query.
     path = f"{_scope(collection)}/search"
-    body = {"mode": "hybrid", "k": hits, "rerank": True, "rerank_k": hits, "fields": []}
+    body = {"mode": "hybrid", "k": hits, "rerank": True, "rerank_k": hits, "fields": [], "model": version}
     ends = time.monotonic() + _RERANK_SECONDS
     with connect() as client, Progress("queries", len(queries), "reranking") as progress:
         for query in queries:

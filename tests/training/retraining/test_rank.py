@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("lightgbm", reason="needs the extra train")
 
 from models.encoder import Encoder
+from models.files.retrainings import read_refused
 from models.manifest import REPORT, REPORT_PAGE
 from models.progress import silent
 from models.search.features import FEATURES, MEMORY
@@ -26,19 +27,20 @@ from service.settings import Settings
 from tests.parts.json_server import Answer, json_server
 from tests.parts.rerankers import publish_reranker
 from tests.training.conftest import WORDS
+from training.__main__ import main
 from training.errors import NothingToLearn, TrainingError
 from training.ranking import late as late_interaction
 from training.ranking.cross_validation import Comparison
 from training.ranking.examples import Example
 from training.ranking.fitting import MIN_QUERIES, Procedure, fit
-from training.retraining import auto
+from training.retraining import advise, auto
 from training.retraining import rank as rank_module
 from training.retraining.auto import _rank, retrain_auto
 from training.retraining.changes import MAX_CHANGED, reordered
 from training.retraining.config import Config, CorpusTable
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
-from training.retraining.rank import forecast, label, rank
+from training.retraining.rank import Labels, forecast, label, rank
 from training.text import service as service_module
 from training.text.service import fetch_explained, fetch_reranked, qualified
 
@@ -200,6 +202,9 @@ def test_a_refused_ranking_is_not_learned_again_from_the_same_judgments(
         patched.setattr(rank_module, "judge_first", lambda _: ["A reason."])
         refused = rank(build_judged(QUERIES), config_at(url), job.store, silent)
     assert (refused.published, refused.reason) == (False, "default: A reason.")
+    coming = next(one for one in read_refused(job.store.root) if "as they come" in one["name"])
+    assert (coming["name"], coming["queries"]) == ("own questions as they come of default", QUERIES)
+    assert coming["shown"] in {True, False}
     assert job.store.names() == versions
     with pytest.raises(NothingToLearn, match="no judgment changed"):
         rank(build_judged(QUERIES), config_at(url), job.store, silent)
@@ -262,8 +267,10 @@ def test_late_interaction_is_part_of_a_ranking_if_its_gain_is_certain(
         assert after.space == ranking.space, "the stored token vectors stay valid"
 
 
-def reranking(reranker: str, signal: float | None, collections: Sequence[str] = ("default",)) -> Answer:
-    """Returns a service in which a reranker orders the hits by default.
+def reranking(
+    reranker: str, signal: float | None, collections: Sequence[str] = ("default",), scored: int = HITS
+) -> Answer:
+    """Returns a service in which a reranker orders the hits by default, and scores `scored` of each query.
 
     Its scores are noise, plus `signal` for answers. None: another reranker answers.
     """
@@ -275,7 +282,7 @@ def reranking(reranker: str, signal: float | None, collections: Sequence[str] = 
         if body.get("rerank"):
             for hits, query in zip(found, body["queries"], strict=True):
                 random = np.random.default_rng(len(hits) + int(query.rsplit(maxsplit=1)[-1]))
-                for hit in hits:
+                for hit in hits[:scored]:
                     logit = random.normal() + (signal or 0) * hit["id"].startswith("d")
                     hit["rerank_score"] = 1 / (1 + math.exp(-logit))
         return 200, {"results": found, "reranker": "another" if signal is None else reranker}
@@ -316,6 +323,24 @@ def test_a_reranker_has_a_weight_if_that_is_certainly_better_than_its_order_alon
             rank(build_judged(QUERIES), config_at(url), job.store, silent)
 
 
+def test_a_reranker_that_scores_few_hits_keeps_its_weight(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_module, "learn", linear)
+    version = publish_reranker(job.store.root)
+    more, said = build_judged(QUERIES + 5), list[str]()
+
+    def learn(found: Judged, scored: int) -> Ranking:
+        with json_server(reranking(version, 0.0, scored=scored)) as url:
+            return read_ranking(job.store, str(rank(found, config_at(url), job.store, said.append).version))
+
+    learned = learn(build_judged(QUERIES), HITS).reranker
+    assert learned is not None
+    assert learn(more, HITS // 2 - 1).reranker == learned
+    assert (
+        f"! the weight of the reranker is not learned: {version} scored only 175 of 420 hits in time." in said
+    )
+    assert learn(more, HITS).reranker not in {None, learned}, "the next run tries it again"
+
+
 @pytest.mark.parametrize("reason", ["collection", "damaged"])
 def test_a_weight_is_learned_only_if_the_collection_reranks_by_default(
     job: Job, monkeypatch: pytest.MonkeyPatch, reason: str
@@ -346,13 +371,13 @@ def test_a_late_reranker_is_asked_again_while_it_scores_more_hits_and_not_for_ev
         return 200, {"results": [hits], "reranker": "r"}
 
     with json_server(answer) as url:
-        found = [*fetch_reranked(url, "default", [*counts], 60, "r")]
+        found = [*fetch_reranked(url, "default", [*counts], 60, "r", "v")]
         assert [len(each) for each in found] == [10, 3, 0, 10]
         assert found[0] == {f"d{at}": at / 10 for at in range(10)}
         assert [next(each, None) for each in counts.values()] == [None] * 4
         assert {(each["rerank"], each["rerank_k"], each["k"]) for each in bodies} == {(True, 60, 60)}
         monkeypatch.setattr(service_module, "_RERANK_SECONDS", 0.0)
-        assert [*fetch_reranked(url, "default", ["slow", "fast"], 60, "r")] == [{}, {}]
+        assert [*fetch_reranked(url, "default", ["slow", "fast"], 60, "r", "v")] == [{}, {}]
 
 
 @pytest.mark.parametrize("reason", ["few queries", "no output"])
@@ -393,7 +418,7 @@ def test_judgments_of_a_single_key_publish_nothing(job: Job, url: str) -> None:
         rank(build_judged(QUERIES, key="robot"), config_at(url), job.store, silent)
 
 
-CLICKED = {"river 0": Clicked({"d0": 0.6, "collection:tickets/t": 0.5}, frozenset(), 3, 1)}
+CLICKED = {"river 0": Clicked({"d0": 0.6, "collection:tickets/t": 0.5}, frozenset(), {}, {}, 1)}
 
 
 def test_clicked_answers_are_sent_before_a_ranking_is_learned(
@@ -426,17 +451,101 @@ def test_labels_are_judgments_and_graded_clicks() -> None:
     people = [Judgment("both", "a", True), Judgment("both", "b", False), Judgment("both", "c", True)]
     of_use = [Judgment("clicks", "a", True, f"k{at}", of_use=True) for at in range(2)]
     clicked = {
-        "both": Clicked({"b": 0.9, "d": 0.4}, frozenset("x"), 2, 1),
-        "clicks": Clicked({"a": 0.7, "b": 0.3, "c": 0.0}, frozenset("x"), 2, 1),
+        "both": Clicked({"b": 0.9, "d": 0.4}, frozenset("x"), {"y": 1}, {}, 1),
+        "clicks": Clicked({"a": 0.7, "b": 0.3, "c": 0.0}, frozenset("x"), {"x": 1, "z": 0.4}, {}, 1),
     }
     found = judged([*people, *of_use], {id: id for id in "abcdx"}, 0.5, clicked=clicked)
     both, clicks = (label("default", query, found) for query in ("both", "clicks"))
-    assert both[:2] == ({"a": 1, "c": 1, "d": 0.4}, ["b"])
-    assert clicks[:2] == ({"a": 0.7, "b": 0.3}, ["c"])
+    assert (both.gains, both.wrong) == ({"a": 1, "c": 1, "d": 0.4}, ["b"])
+    assert (clicks.gains, clicks.wrong) == ({"a": 0.7, "b": 0.3}, ["c"])
     example = Example("clicks", np.ones(1, np.float32), [*"yxcz"], np.zeros((4, len(FEATURES))), {})
     assert both.apply(example).seen is None
-    seen = clicks.apply(example).seen
-    assert seen == pytest.approx([1, 0, 1, 1 - 0.75**2]), "of two users, one in four examines the fourth hit"
+    assert clicks.apply(example).seen == pytest.approx([0, 0, 1, 0.4]), "no page has shown the first hit"
+    unrecorded = clicked["clicks"]._replace(unrecorded={"default": 2})
+    seen = clicks._replace(clicked=unrecorded).apply(example).seen
+    assert seen == pytest.approx([1, 0, 1, 1 - 0.6 * 0.75**2]), "one in four examines the fourth hit"
+
+
+def test_an_answer_after_a_tie_or_of_a_single_key_is_neither_right_nor_wrong() -> None:
+    both = [Judgment("q", "a", True, key) for key in ("x", "y")]
+    others = [Judgment("q", "single", True, "x"), Judgment("q", "tie", True, "x")]
+    others += [Judgment("q", "tie", False, "y"), Judgment("q", "wrong", False, "x")]
+    found = judged([*both, *others], {id: id for id in ("a", "single", "tie", "wrong")}, 0.5)
+    assert found.answers == {"q": ["a"]}
+    ids = ["tie", "other", "single", "a", "wrong"]
+    example = Example("q", np.ones(1, np.float32), ids, np.zeros((5, len(FEATURES))), {})
+    labelled = label("default", "q", found).apply(example)
+    assert labelled.weights.tolist() == [0, 1, 0, 1, 1]
+    scores = np.arange(5, 0, -1, dtype=float)
+    alone = labelled._replace(ids=["other", "a", "wrong"], seen=None)
+    assert labelled.score(scores) == alone.score(scores[:3])
+    assert labelled.chance == pytest.approx(alone.chance)
+
+
+def test_undecided_answers_do_not_judge_and_unclicked_hits_do(
+    job: Job, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = build_judged(QUERIES)
+    undecided, clicked = [*found.answers][:2]
+    found = found._replace(
+        undecided={undecided: ["other0"]},
+        clicked={clicked: Clicked({}, frozenset(), {}, {}, 1)},
+        stated=found.stated - {(clicked, "default")},
+    )
+    judging: dict[str, Example] = {}
+    training: dict[str, Example] = {}
+
+    def find_reasons(examples: Sequence[Example], *others: Any) -> list[str]:
+        training.update({each.query: each for each in examples})
+        judging.update({each.query: each for each in others[0]})
+        return ["a reason"]
+
+    monkeypatch.setattr(rank_module, "find_reasons", find_reasons)
+    rank(found, config_at(url), job.store, silent)
+    for examples in (training, judging):
+        weights = dict(zip(examples[undecided].ids, examples[undecided].weights, strict=True))
+        assert [id for id, weight in weights.items() if not weight] == ["other0"]
+    assert sorted(training[clicked].weights) == [0] * (HITS - 1) + [1], "no page has shown the others"
+    assert min(judging[clicked].weights) == 1
+
+
+def test_the_labels_of_a_query_in_one_collection_do_not_depend_on_others() -> None:
+    here, there = "here", qualified("tickets", "there")
+    people = [Judgment(query, here, True, key) for query in ("clicks", "single") for key in ("x", "y")]
+    people.append(Judgment("single", there, True, "x"))
+    of_use = [Judgment("clicks", there, True, "x", f"u{at}", of_use=True) for at in range(2)]
+    clicked = {
+        query: Clicked({there: 0.6}, frozenset(), {there: 1.0}, {}, 1) for query in ("clicks", "single")
+    }
+    known = {id: id for id in (here, there)}
+    found = judged([*people, *of_use], known, 0.5, clicked=clicked)
+    clicks, single = (label("tickets", query, found) for query in ("clicks", "single"))
+    assert (clicks.gains, clicks.clicked, clicks.single) == ({"there": 0.6}, found.clicked["clicks"], False)
+    assert (single.gains, single.clicked, single.single) == ({"there": 1.0}, None, True)
+    for query in ("clicks", "single"):
+        assert label("default", query, found) == Labels("default", {"here": 1.0}, [], [], None, False)
+    assert found.answers["single"] == ["here"], "the answer of a single key judges no encoder"
+
+
+def test_a_query_whose_answers_in_a_collection_rest_on_a_single_key_does_not_judge_there(
+    job: Job, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = build_judged(QUERIES)
+    said = [Judgment(query, ids[0], True) for query, ids in found.answers.items()]
+    single, *others = found.answers
+    vouched = [Judgment(query, qualified("tickets", found.answers[query][0]), True) for query in others]
+    alone = Judgment(single, qualified("tickets", found.answers[single][0]), True, "x")
+    known = {each.id: each.id for each in (*said, *vouched, alone)}
+    judging: list[Example] = []
+
+    def find_reasons(_: Sequence[Example], examples: Sequence[Example], *others: Any) -> list[str]:
+        judging.extend(examples)
+        return ["a reason"]
+
+    monkeypatch.setattr(rank_module, "find_reasons", find_reasons)
+    rank(judged([*said, *vouched, alone], known, 0.5), config_at(url), job.store, silent)
+    assert len(judging) == 2 * QUERIES
+    assert [each.query for each in judging if not each.judges] == [single]
 
 
 def test_advise_predicts_what_more_judgments_bring(job: Job, url: str) -> None:
@@ -446,6 +555,31 @@ def test_advise_predicts_what_more_judgments_bring(job: Job, url: str) -> None:
     assert "judge 3 more" in told
     [told] = forecast(many, config_at(url), job.store, silent)
     assert told.startswith("Ranking of tickets: half, three quarters and all of the 30 judged queries gain +")
+
+
+def test_advise_reads_judgments_by_the_rules_of_a_ranking(
+    job: Job, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Near copies are different hits, and a ranking needs fewer documents than an encoder."""
+    pages = {
+        "documents": [{"id": id, "text": "the same text"} for id in ("a", "b")],
+        "feedback": [{"query": "q", "id": "b", "relevant": True, "key": ""}],
+        "events": [],
+    }
+    given: list[Judged] = []
+
+    def predict(found: Judged, *_: object) -> Iterator[str]:
+        given.append(found)
+        yield "Ranking of default: a prediction"
+
+    monkeypatch.setattr(advise, "check", lambda _: None)
+    monkeypatch.setattr(advise, "forecast", predict)
+    with json_server(lambda path, *_: (200, {path[1:]: pages[path[1:]], "next": None})) as url:
+        assert main(["advise", "--from-service", url, "--models-dir", str(job.store.root)]) == 4
+    assert [found.answers for found in given] == [{"q": ["b"]}]
+    assert (
+        "Ranking of default: a prediction\nNothing to learn: Too few documents: 1" in capsys.readouterr().out
+    )
 
 
 def test_a_dry_run_publishes_nothing(job: Job, url: str, bodies: list[dict[str, Any]]) -> None:
@@ -523,7 +657,9 @@ def test_encoders_wait_until_the_service_serves_the_new_ranking(monkeypatch: pyt
     assert not [*looks], "one look for each answer"
 
 
-def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path) -> None:
+@pytest.mark.parametrize("least", [20, 100])
+def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path, least: int) -> None:
+    """It does so with too few documents for an encoder, too."""
     found = build_judged(QUERIES)
     rows = [
         {"query": query, "id": id, "relevant": True, "key": key}
@@ -534,8 +670,10 @@ def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path) ->
     documents = [{"id": f"d{at}", "text": f"{WORDS[at % 14]} {WORDS[at // 14]} {at}"} for at in range(60)]
     pages = {"documents": documents, "feedback": rows, "events": []}
     faults: list[int] = []
+    paths: list[str] = []
 
     def answer(path: str, body: dict[str, Any], _: Mapping[str, str]) -> tuple[int, Any]:
+        paths.append(path)
         if path == "/search":
             if faults:
                 return faults.pop(), {"error": "no such field: explain"}
@@ -544,12 +682,19 @@ def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path) ->
         return 200, {name: pages[name], "next": None} if name in pages else {}
 
     with json_server(answer) as url:
-        config = config_at(url, least=20)
+        config = config_at(url, least=least)
         faults.append(422)
         said: list[str] = []
         with pytest.raises(NothingToLearn, match="no such field"):  # an encoder can still be trained
             _rank(config, job.store, said.append)
         assert any(line.startswith("! ranking failed: ") for line in said)
-        outcome = retrain_auto(config, job.store, tmp_path / "work", {}, silent)
+        del said[:], paths[:]
+        outcome = retrain_auto(config, job.store, tmp_path / "work", {}, said.append)
+        few = [line for line in said if line.startswith("nothing to train: ") and "100" in line]
+        assert bool(few) == (least == 100)
+        again = "at least 100.*ranking: .*no judgment changed" if few else "ranking: .*no judgment changed"
+        with pytest.raises(NothingToLearn, match=again):
+            retrain_auto(config, job.store, tmp_path / "work", {}, silent)
     assert outcome.published
     assert read_ranking(job.store, str(outcome.version)).queries == QUERIES
+    assert paths.index("/search") < paths.index("/documents")

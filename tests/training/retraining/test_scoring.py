@@ -15,6 +15,7 @@ from models.search.ranking import Ranking, RerankerWeight
 from tests.training.conftest import WORDS
 from tests.training.jobs import configured
 from tests.training.retraining.test_auto import documents
+from training.methods.recipe import load_recipe
 from training.ranking.cross_validation import COMING, NEW, Comparison
 from training.retraining import searches as own
 from training.retraining.documents import Document
@@ -22,7 +23,7 @@ from training.retraining.gate.rules import Thresholds
 from training.retraining.gather import gather
 from training.retraining.judgements import Judged, Judgment, judged
 from training.retraining.one import Job, compute_scores, retrain
-from training.retraining.plan import let_judge
+from training.retraining.plan import build_job, let_judge
 from training.retraining.publication import Learned, publish_learned
 from training.retraining.scoring import read_rankings
 from training.retraining.split import Split
@@ -82,6 +83,29 @@ def test_an_accepted_encoder_takes_a_ranking_of_its_own_with_it(ranked: Job) -> 
     assert ranking.mean_query
     assert outcome.verdict is not None
     assert {f"own {NEW}", f"own {COMING}"} <= {row.name for row in outcome.verdict.rows}
+
+
+def test_it_does_so_with_clicks_alone_which_judge_no_encoder(ranked: Job, tmp_path: Path) -> None:
+    rows = documents(WORDS, 120)
+    gathered = gather(configured(tmp_path, rows, least=20, held_out=0.6), ranked.store, silent)
+    clicks = [
+        Judgment(" ".join(each["text"].split()[4:7]), each["id"], True, "shop", user, of_use=True)
+        for each in rows[:60]
+        for user in ("ann", "ben")
+    ]
+    found = judged(clicks, {each["id"]: each["id"] for each in rows}, 0.5)
+    assert found.held == {}
+    gathered = gathered._replace(found=found, split=gathered.split.moved(found.parts))
+    searches = build_job(gathered, load_recipe("pairs"), tmp_path).searches
+    outcome = retrain(replace(ranked, searches=searches, found=found))
+    assert outcome.published, outcome.reason
+    made = ranked.store.verify(str(outcome.version))
+    [ranking] = read_rankings(ranked.store, made).values()
+    assert (ranking.fingerprint, ranking.queries) == (made.fingerprint, len(found.answers))
+    assert outcome.verdict is not None
+    names = {row.name for row in outcome.verdict.rows}
+    assert "own titles" in names
+    assert not {f"own {NEW}", f"own {COMING}"} & names
 
 
 def build_judged(documents: int, queries: int) -> tuple[Split, Judged]:

@@ -413,9 +413,18 @@ def test_a_hit_is_wrong_as_far_as_users_examined_it() -> None:
     assert found.gains.keys() == {"d0", "d1", "d3", "d4"}
     assert [found.gains[f"d{at}"] for at in (0, 1, 3)] == [0, 0, 0], "users passed them over"
     assert found.unclear == {"d2"}, "one click is too little for right, and no wrong"
-    assert (found.searches, found.bias) == (9, 1)
-    positions = np.array([1, 2, 10])
-    assert found.get_examined(positions) == pytest.approx([1, 1 - 0.5**9, 1 - 0.9**9])
+    assert (found.unrecorded, found.bias) == ({}, 1)
+    hits = ["new", "d9", "d2", "d1", "d0"]
+    assert found.get_examined("default", hits) == pytest.approx([0, 1 - 0.9**9, 0, 1 - 0.5**9, 1])
+
+
+def test_a_search_without_a_page_examines_hits_by_their_rank() -> None:
+    rows = [event("q", "d1", ["d0", "d1"], search=f"{at}") for at in range(3)]
+    rows += [event("q", "d1", [], search=f"none {at}") for at in range(2)]
+    found = graded(rows)["q"]
+    assert found.unrecorded == {"default": 2}
+    assert found.get_examined("default", ["new", "d0", "other"]) == pytest.approx([1, 1, 1 - (2 / 3) ** 2])
+    assert found.get_examined("tickets", ["new", "d0"]) == pytest.approx([0, 0])
 
 
 @pytest.mark.parametrize("kind", ["click", "skip", "convert"])
@@ -425,7 +434,8 @@ def test_a_single_visitor_grades_nothing(kind: str) -> None:
     rows = [event("q", "d1", LONG_PAGE, search=f"{at}") for at in range(6)]
     before, after = graded(rows)["q"], graded([*rows, *flood])["q"]
     assert before.gains.keys() == after.gains.keys() == {"d0", "d1"}
-    assert after.searches <= before.searches + 1, "a visitor weighs as much as the median visitor"
+    assert before.examined["d9"] == pytest.approx(1 - 0.9**6)
+    assert after.examined["d9"] == pytest.approx(1 - 0.9**7), "a visitor weighs as much as the median visitor"
 
 
 def test_untrusted_keys_grade_nothing() -> None:
@@ -435,10 +445,24 @@ def test_untrusted_keys_grade_nothing() -> None:
     assert graded([*rows, *others]) == graded(rows)
 
 
+def test_searches_of_another_collection_examine_no_hit() -> None:
+    many = [event("q", "d1", LONG_PAGE, search=f"{at}", user=f"u{at % 4}") for at in range(100)]
+    few = [
+        event("q", "tickets/d1", [f"tickets/d{at}" for at in range(20)], search=f"t{at}", user="u0")
+        for at in range(3)
+    ]
+    for row in few:
+        row["id"], row["shown"] = f"collection:{row['id']}", [f"collection:{id}" for id in row["shown"]]
+    found = graded([*many, *few])["q"]
+    hits = [f"d{at}" for at in range(20)]
+    assert found.get_examined("default", hits)[19] == pytest.approx(1 - 0.95**100)
+    assert found.get_examined("tickets", hits)[19] == pytest.approx(1 - 0.95**3)
+
+
 def test_a_judgment_takes_the_gain_from_clicks() -> None:
     clicked = {
-        "q": Clicked({"a": 0.7, "b": 0.6, "gone": 0.9}, frozenset("c"), 3, 1),
-        "r": Clicked({"a": 1}, frozenset(), 3, 1),
+        "q": Clicked({"a": 0.7, "b": 0.6, "gone": 0.9}, frozenset("c"), {}, {}, 1),
+        "r": Clicked({"a": 1}, frozenset(), {}, {}, 1),
     }
     known = dict.fromkeys("abc")
     found = judged([Judgment("q", "a", False)], {id: id for id in known}, 0.5, clicked=clicked)
