@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models import cpus
-from models.progress import to_stderr
+from models.progress import silent, to_stderr
 from models.store import ModelStore
 from training.arguments import LOADING
 from training.errors import NothingToLearn
@@ -32,7 +32,7 @@ from training.retraining.config import (
 from training.retraining.exits import finish
 from training.retraining.gather import gather
 from training.retraining.lineage import why_slower
-from training.retraining.rank import forecast
+from training.retraining.rank import forecast, read_judged
 from training.retraining.rows import MAX_LISTS
 from training.text.corpus import LISTED
 
@@ -78,11 +78,12 @@ def _run(options: argparse.Namespace) -> int:
     from training.retraining.settings import choosing  # noqa: PLC0415  torch
 
     store, gate = ModelStore(config.folders.models), config.gate
+    if config.corpus.service is not None:
+        # Not those of `gather`, for which near copies are one document. It tells what was read.
+        for line in forecast(read_judged(config, store, silent), config, store, to_stderr):
+            print(line)  # noqa: T201
     gathered = gather(config, store, to_stderr)
     material = build_material(gathered)
-    if config.corpus.service is not None:
-        for line in forecast(gathered.found, config, store, to_stderr):
-            print(line)  # noqa: T201
     found, slower = choices(material), ""
     if found and gate.mode == "on" and gate.slower < 1:  # No choice trains a student.
         try:

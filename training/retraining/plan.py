@@ -33,6 +33,7 @@ from training.retraining.gather import Gathered, counts, gather, of_keys
 from training.retraining.judgements import Judged, bounded
 from training.retraining.one import Job
 from training.retraining.rows import build_corpus
+from training.retraining.scoring import read_rankings
 from training.retraining.searches import build_choose, compute_score
 from training.retraining.split import JUDGE, Split, digest, digest_pairs
 from training.runs.options import Options
@@ -88,11 +89,12 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
     if not of_judged and config.gate.mode == "on":
         split, found = let_judge(split, found)
     searches = own.collections(split, config.corpus.candidates)
-    if found.held:
+    manifest, service = Manifest.read(store.folder(active)), config.corpus.service
+    # Clicked queries judge no encoder, but a ranking is fitted to them, too.
+    if found.held or (found.answers and read_rankings(store, manifest)):
         searches[JUDGED] = own.judged_search(split, found.answers, config.corpus.candidates, found.held)
     # Missing sets do not matter if the own text judges.
     require_judge(config, own.can_decide(searches, found), optional_data_folder(config.gate.data))
-    manifest, service = Manifest.read(store.folder(active)), config.corpus.service
     with contextlib.ExitStack() as opened:
 
         @cache
@@ -157,13 +159,16 @@ def find_reranker(store: ModelStore) -> str:
     """Returns the active reranker, whose files are intact.
 
     Raises:
-        NothingToLearn: There is none, or it is a classifier.
+        NothingToLearn: There is none, the requested one is not active, or it is a classifier.
         ModelError: It is damaged, or not a reranker.
 
     """
     version = store.requested_reranker().version
     if version is None or version not in store.names():
         raise NothingToLearn("No reranker is active: `simile models activate RERANKER` makes one active.")
+    state = store.read_state()
+    if state and state.get("reranker") != version:
+        raise NothingToLearn(f"The reranker {version} is requested, but the service has not made it active.")
     if (outputs := require_kind(store.verify(version), "reranker").dimension) > 1:
         raise NothingToLearn(f"{version} has {outputs} scores of a pair, and one is needed to learn from.")
     return version

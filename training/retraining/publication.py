@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from models.errors import ModelError
 from models.files.bounded import read_json
 from models.files.folders import copy_tree
+from models.files.retrainings import write_refused
 from models.manifest import (
     ANCHOR,
     ANSWERS,
@@ -167,6 +168,8 @@ def publish_learned(
 ) -> Outcome:
     """Publishes the rankings or search settings that are accepted, with the encoder of the active version.
 
+    If all are refused, their gains are stored, because there is no version with a report.
+
     Args:
         store: Store of model versions.
         served: Manifest of the active version.
@@ -195,6 +198,7 @@ def publish_learned(
         return Outcome(None, False, "This was a dry run.", verdict)
     ledger.remember(store, recipe, {name: each.digest for name, each in learned.items()})
     if not accepted:
+        write_refused(store.root, build_report(verdict, {}, {}, {})["gains"])
         return Outcome(None, False, " ".join(verdict.reasons), verdict)
     results = [(name, each.result) for name, each in accepted.items()]
     rankings = {name: each for name, each in results if isinstance(each, Ranking)}

@@ -86,9 +86,10 @@ def test_another_reranker_teaches_another_corpus(job: Job, gathered: Gathered) -
     assert digests[0] != digests[1]
 
 
-@pytest.mark.parametrize("case", ["none", "no longer", "classifier", "deleted", "no queries"])
+@pytest.mark.parametrize("case", ["none", "no longer", "classifier", "deleted", "not open", "no queries"])
 def test_without_a_teacher_or_queries_nothing_is_trained(case: str, job: Job, gathered: Gathered) -> None:
     reasons = {"classifier": "has 3 scores of a pair", "no queries": r"set events\.queries = true"}
+    reasons["not open"] = "is requested, but the service has not made it active"
     if case != "none":
         version = activate(job, labels=("a", "b", "c") if case == "classifier" else ())
         if case in ("no longer", "deleted"):
@@ -99,7 +100,10 @@ def test_without_a_teacher_or_queries_nothing_is_trained(case: str, job: Job, ga
             requested.unlink()
             job.store.prune(version)
             requested.write_text(was.replace("null", f'"{version}"', 1))
+    if case == "not open":
+        job.store.write_state({"live": gathered.active, "reranker": None})
     if case == "no queries":
+        job.store.write_state({"live": gathered.active, "reranker": version})
         gathered = gathered._replace(queried={})
     with pytest.raises(NothingToLearn, match=reasons.get(case, "No reranker is active")):
         build_job(gathered, load_recipe("distil-rerank"), job.work)
