@@ -4,6 +4,7 @@ schedule.json   the last and the next run of the schedule; only `simile schedule
                 sets its modification time every few seconds while it runs
 progress.json   the progress of the current retraining; removed at its end
 retrain.json    a request to retrain now; the service creates it, and the schedule removes it
+refused.json    the gains of the ranking or search settings that were refused last
 
 Files are replaced atomically. Readers treat a damaged file like a missing file.
 """
@@ -20,7 +21,7 @@ from typing import Any
 from models.files.bounded import read_json
 from models.files.fsync import replace_text
 
-FILE_NAME, PROGRESS, REQUEST = "schedule.json", "progress.json", "retrain.json"
+FILE_NAME, PROGRESS, REQUEST, _REFUSED = "schedule.json", "progress.json", "retrain.json", "refused.json"
 # Names for the exit statuses of `retrain`.
 OUTCOMES = {0: "published", 3: "refused", 4: "nothing to learn", 5: "busy", 130: "stopped"}
 FAILED = "failed"
@@ -139,6 +140,16 @@ def write_runs(models: Path, content: dict[str, Any]) -> None:
 
 def write_progress(models: Path, content: dict[str, Any]) -> None:
     replace_text(models / PROGRESS, json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def read_refused(models: Path) -> list[dict[str, Any]]:
+    """Reads refused.json. Returns an empty list if it is missing or damaged."""
+    gains = _read(models / _REFUSED).get("gains")
+    return gains if isinstance(gains, list) else []
+
+
+def write_refused(models: Path, gains: list[dict[str, Any]]) -> None:
+    replace_text(models / _REFUSED, json.dumps({"gains": gains}) + "\n")
 
 
 def remove_progress(models: Path) -> None:

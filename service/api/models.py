@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, RootModel
 from starlette.responses import Response
 
 from models.errors import Damaged, DamagedRequest, UnknownVersion, Unreadable, WrongKind
-from models.files.retrainings import NO_TRAINER, request_run, schedule_state
+from models.files.retrainings import NO_TRAINER, read_refused, request_run, schedule_state
 from models.manifest import (
     REPORT,
     REPORT_PAGE,
@@ -139,6 +139,9 @@ class Retraining(BaseModel):
         description="Start, end, `outcome`, its `reason`, and the end of the output (`said`)"
     )
     next_run: str | None
+    gains: list[dict[str, Any]] = Field(
+        description="Of the ranking or search settings that were refused last, as in a report"
+    )
 
 
 class Report(RootModel[dict[str, Any]]):
@@ -510,7 +513,7 @@ async def retrain_now(request: Request, runtime: Service) -> Response:
 def _look_at_retraining(store: ModelStore) -> dict[str, Any]:
     state = schedule_state(store.root, datetime.now(UTC))
     found = state or {"state": "stopped", "says": NO_TRAINER, "trainer": False}
-    return {name: found.get(name) for name in Retraining.model_fields}
+    return {name: found.get(name) for name in Retraining.model_fields} | {"gains": read_refused(store.root)}
 
 
 @contextlib.contextmanager

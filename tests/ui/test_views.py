@@ -547,6 +547,21 @@ def test_the_counter_says_what_the_newest_report_knows(
     expect(page.the("main .card[role=status] .note")).to_contain_text(said)
 
 
+def test_the_counter_knows_a_refused_ranking(page: Watched) -> None:
+    gain = {
+        "name": "own questions as they come of default",
+        "queries": 40,
+        "difference": 0.01,
+        "shown": False,
+    }
+    page.page.route("**/report", lambda route: route.fulfill(json={"gains": []}))
+    page.page.route("**/retraining", lambda route: route.fulfill(json={"gains": [gain | {"enough": 90}]}))
+    page.open("judge")
+    expect(page.the("main .card[role=status] .note")).to_contain_text(
+        "About 90 judged queries would settle a gain of +1.0 points, as a retraining measured it with 40."
+    )
+
+
 @pytest.mark.parametrize("coming", ["default", "another"])
 def test_the_counter_remembers_the_newest_report_that_knows(
     page: Watched, service: Service, coming: str

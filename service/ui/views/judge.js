@@ -94,14 +94,14 @@ export async function show(main, { params, signal, keep }) {
   }
 }
 
-/** Describes how many judged queries a gain needs, according to the newest report that knows it. */
+/** Describes how many judged queries a gain needs, according to the newest report that knows it, or a refused ranking. */
 async function neededQueries(signal) {
   const { models } = await get("models", {}, { signal });
   const names = ["own questions as they come", `own questions as they come of ${session.collection}`];
   const gated = models.filter(({ gate }) => gate === "on").sort((a, b) => b.created.localeCompare(a.created));
   let last;
-  for (const { version } of gated.slice(0, REPORTS)) {
-    const { gains = [] } = await get(`models/${encodeURIComponent(version)}/report`, {}, { signal }).catch(() => ({}));
+  for (const path of [...gated.slice(0, REPORTS).map(({ version }) => `models/${encodeURIComponent(version)}/report`), "retraining"]) {
+    const { gains = [] } = await get(path, {}, { signal }).catch(() => ({}));
     const gain = gains.find(({ name }) => names.includes(name));
     if (gain?.shown) return `${count(gain.queries, "judged query")} were enough to see a retraining's gain of ${points(gain.difference)} points.`;
     if (gain?.enough) return `About ${count(gain.enough, "judged query")} would settle a gain of ${points(gain.difference)} points, as a retraining measured it with ${gain.queries.toLocaleString("en")}.`;

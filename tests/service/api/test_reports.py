@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from models.files.retrainings import read_request, take_request, write_progress, write_runs
+from models.files.retrainings import read_request, take_request, write_progress, write_refused, write_runs
 from models.manifest import REPORT_PAGE, Manifest
 from models.store import ModelStore
 from service.runtime.runtime import Runtime
@@ -122,7 +122,11 @@ def test_the_schedule_is_shown_where_there_is_one(scheduled: tuple[TestClient, P
 def test_a_retraining_is_requested_where_a_trainer_runs(scheduled: tuple[TestClient, Path]) -> None:
     client, models = scheduled
     found = client.get("/retraining").json()
-    assert (found["state"], found["trainer"]) == ("stopped", False)
+    assert (found["state"], found["trainer"], found["gains"]) == ("stopped", False, [])
+    write_refused(models, [{"name": "own questions as they come of default", "queries": 40}])
+    assert client.get("/retraining").json()["gains"] == [
+        {"name": "own questions as they come of default", "queries": 40}
+    ]
     refused = client.post("/retraining")
     assert (refused.status_code, refused.json()["error"]) == (409, found["says"])
     assert "Start it with `simile schedule --config retrain.toml`" in found["says"]
