@@ -75,6 +75,7 @@ class Stage:
         rankings: Rankings of the generation.
         collection: Name of the collection.
         name: Name of the query's order (search.py).
+        known: The remembered order of that name, or None.
         seconds: Maximum time for each query. 0: explain only, and leave the hybrid order.
         explain: Whether to return explanations.
         first: Whether this is the first page.
@@ -85,10 +86,15 @@ class Stage:
     rankings: "Rankings"
     collection: str
     name: int
+    known: "Order | None"
     seconds: float
     explain: bool
     first: bool
     memory: Memory
+
+    def get_scores(self, recalled: Sequence[str]) -> NDArray[np.float64] | None:
+        """Returns the remembered scores, or None if the query had other candidates."""
+        return None if self.known is None or self.known.recalled != recalled else self.known.scores
 
 
 class _Late(Exception):
@@ -142,11 +148,6 @@ class Rankings:
 
     def __getitem__(self, collection: str) -> Ranking:
         return self._learned.get(collection) or get_default()
-
-    def find_scores(self, name: int, recalled: Sequence[str]) -> NDArray[np.float64] | None:
-        """Returns the remembered scores of a query, or None if it had other candidates."""
-        order = self.orders.recall(name)
-        return None if order is None or order.recalled != recalled else order.scores
 
     def find_weight(self, collection: str, reranker: Manifest) -> RerankerWeight | None:
         """Returns the weight of a reranker in a collection. None: it orders the best hits alone."""
@@ -215,7 +216,8 @@ def order(
         return Ordered(hits, {})
     ranking = stage.rankings[stage.collection]
     revisions = [ranked.revision for ranked in hits]
-    known = stage.rankings.find_scores(stage.name, ids[MAX_RANKED:])
+    recalled = ids[MAX_RANKED:]
+    known = stage.get_scores(recalled)
     if known is not None and not stage.first and not stage.explain:
         return _ordered(hits, known)
     began = clock()
@@ -249,7 +251,7 @@ def order(
     if not stage.seconds:
         return Ordered(hits, told, fault)
     if known is None or (stage.first and not fault):
-        stage.rankings.orders.remember(stage.name, Order(ids[MAX_RANKED:], found))
+        stage.rankings.orders.remember(stage.name, Order(recalled, found))
         kept = "in hybrid order"
     else:
         found, kept = known, "in the order of the last such search"

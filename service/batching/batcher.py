@@ -36,7 +36,7 @@ from service.observability.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _STOPPED = "The service is stopping. Send again to the next one."
-_HANGS = "The model did not finish in time (SIMILE_HANG_SECONDS)."
+HANGS = "The model did not finish in time (SIMILE_HANG_SECONDS)."
 _ALL_HANG = "Every worker hangs; the service is about to restart."
 
 
@@ -151,10 +151,10 @@ class Batcher:
         for job in self._workers.overdue(seconds):
             self._metrics.batch_timeouts.inc()
             call = job.items[0].call
-            error: ServiceError = Backend(_HANGS)
+            error: ServiceError = Backend(HANGS)
             if call.lane in ASIDE:
                 self.hung.add(call.encoder)
-                error = Hung(_HANGS)
+                error = Hung(HANGS)
             if call.lane is Lane.RERANK:  # The pending pairs would hang other threads.
                 self._executor.fail(self._scheduler.drain_like(call), error, "a batch hangs")
             self._executor.fail(job.items, error, "a batch hangs")
@@ -276,7 +276,7 @@ class Batcher:
 
     async def _fill(self, call: EmbedCall, inputs: Sequence[Source], *, bypass_cache: bool) -> None:
         if call.lane is Lane.RERANK and call.encoder in self.hung:
-            raise Hung(_HANGS)
+            raise Hung(HANGS)
         if not call.truncate and any(measure(source) > LONG_CHARACTERS for source in inputs):
             # Counting tokens would be wasted if the queue is full.
             self._admission.check(call.lane, sum(estimate(source, call.encoder) for source in inputs))

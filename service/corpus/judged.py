@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from models.search.features import Memory
 from service.active import ActiveGeneration, Generation, Retired
+from service.batching.batcher import HANGS
 from service.batching.request import Lane
-from service.errors import Backend, Hung, ServiceError, Tokenizer, Validation
+from service.errors import Backend, ServiceError, Tokenizer, Validation
 from service.observability.logs import safe_message
 from service.store.protocol import DocumentStore
 from service.store.values import NO_KEY, Judgment
@@ -40,7 +41,7 @@ WAITED = 64  # New queries that a search waits for. More are embedded in the bac
 WAIT_SECONDS = 1.0  # A search waits at most this long for its memory. Then it uses the one before.
 TOGETHER = 256  # Queries in one call of the batcher.
 EVERY_SECONDS = 10.0  # Between two checks for judgments in the background.
-AGAIN_SECONDS = 3600.0  # A query on which the model fails is embedded again with later judgments.
+AGAIN_SECONDS = 60.0  # A query on which the model fails is embedded again after this time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,10 @@ class Remembered:
     rows: Mapping[str, int] = field(default_factory=dict)
     missing: Sequence[str] = ()
     failed: Mapping[str, float] = field(default_factory=dict)
+
+    def list_expired(self) -> list[str]:
+        """Returns the queries that failed so long ago that they are embedded again."""
+        return [query for query, at in self.failed.items() if time.monotonic() - at >= AGAIN_SECONDS]
 
     def vector(self, query: str) -> NDArray[np.float32] | None:
         if self.memory is None or query not in self.rows:
@@ -137,7 +142,9 @@ class JudgedQueries:
                 with generation.held():
                     found = await self._read(generation, collection)
                     while found.missing:
-                        found = await self._embed_more(generation, collection)
+                        found = await self._embed_more(generation, collection, found.missing[:TOGETHER])
+                    for query in found.list_expired():
+                        await self._embed_more(generation, collection, [query])
             except Retired:
                 return
             except ServiceError as error:  # The next check tries again.
@@ -152,18 +159,19 @@ class JudgedQueries:
             state, rows, clicked = await self._store.remembered(collection, MAX_ROWS)
             trust = {key: self.trusts(key) for key in {row.key for row in rows}}
             answers = await asyncio.to_thread(_combine, [row for row in rows if trust[row.key]], clicked)
-            recent = time.monotonic() - AGAIN_SECONDS
-            failed = {query: at for query, at in known.failed.items() if at > recent and query in answers}
+            failed = {query: at for query, at in known.failed.items() if query in answers}
             new = [query for query in answers if query not in known.rows and query not in failed]
             some = new if len(new) <= WAITED else []
             found = replace(known, state=state, trust=trust, answers=answers, failed=failed)
             return await self._embed(generation, collection, found, some, Lane.INTERACTIVE)
 
-    async def _embed_more(self, generation: Generation, collection: str) -> Remembered:
+    async def _embed_more(
+        self, generation: Generation, collection: str, queries: Sequence[str]
+    ) -> Remembered:
         """Embeds some missing queries in the background."""
         async with self._locks[generation.number, collection]:
             known = self.latest(generation, collection)
-            return await self._embed(generation, collection, known, known.missing[:TOGETHER], None)
+            return await self._embed(generation, collection, known, queries, None)
 
     async def _embed(
         self,
@@ -175,9 +183,11 @@ class JudgedQueries:
     ) -> Remembered:
         """Embeds queries, and builds the memory from all known vectors."""
         vectors = await self._embed_each(generation, queries, lane) if queries else {}
-        if failed := [query for query in queries if query not in vectors]:
-            log.warning("Judged queries of %r on which the model fails: %d", collection, len(failed))
-            found = replace(found, failed={**found.failed, **dict.fromkeys(failed, time.monotonic())})
+        failed = {query: at for query, at in found.failed.items() if query not in vectors}
+        now = dict.fromkeys((query for query in queries if query not in vectors), time.monotonic())
+        if new := now.keys() - failed.keys():
+            log.warning("Judged queries of %r on which the model fails: %d", collection, len(new))
+        found = replace(found, failed=failed | now)
         unrelated = generation.encoder.unrelated
         found = await asyncio.to_thread(_assemble, found, vectors, unrelated)
         generation.judged[collection] = found
@@ -189,9 +199,9 @@ class JudgedQueries:
         """Returns the vectors of queries without those on which the model fails."""
         try:
             return dict(zip(queries, await self._embed_queries(generation, queries, lane), strict=True))
-        except Hung:  # Each query could block another worker.
-            raise
-        except (Backend, Tokenizer, Validation):
+        except (Backend, Tokenizer, Validation) as error:
+            if error.message == HANGS:  # Each query could block another worker.
+                raise
             if len(queries) == 1:
                 return {}
             made = await asyncio.gather(*(self._embed_each(generation, [query], lane) for query in queries))

@@ -44,7 +44,7 @@ T = TypeVar("T")
 # after a longer call.
 FIRST_TOGETHER, TOGETHER = 4, 64
 TOGETHER_CANDIDATES = 65_536  # candidates per call
-RECALLED_TOGETHER = 64  # Judged documents that are looked up in one statement.
+RECALLED_TOGETHER = 64  # If more documents were judged relevant, the hits are looked up, not these.
 _BESIDE = ThreadPoolExecutor(READERS, "dense")  # Dense searches beside the keyword search of the same query.
 
 
@@ -215,8 +215,10 @@ def _list_hits(snapshot: Snapshot, generation: Generation, search: Search, retri
     """Returns the hits of a query after the second stage, to the end of the page at least."""
     query, others, fusion, met = retrieved
     best = _existing(snapshot, others, max(search.reach, MAX_RANKED if search.is_ranked else 0))
-    name = _name_order(generation, query, best[:MAX_RANKED], search)
-    known = None if search.is_first else generation.rankings.orders.recall(name)
+    name, known = 0, None
+    if search.has_stage:
+        name = _name_order(generation, query, best[:MAX_RANKED], search)
+        known = generation.rankings.orders.recall(name)
     recalled = _recalled(snapshot, generation, query, others, best, search, known)
     candidates = [*best[:MAX_RANKED], *recalled]
     ordered = order(
@@ -224,7 +226,7 @@ def _list_hits(snapshot: Snapshot, generation: Generation, search: Search, retri
         query.text,
         query.vector,
         candidates,
-        _second_stage(generation, search, name),
+        _second_stage(generation, search, name, known),
         query.tokens,
         query.same,
         query.typed_vector,
@@ -366,7 +368,7 @@ def _name_order(
     return hash((search.collection, repr(search.where), query.text, query.typed, id(ranking), *revisions))
 
 
-def _second_stage(generation: Generation, search: Search, name: int) -> Stage | None:
+def _second_stage(generation: Generation, search: Search, name: int, known: Order | None) -> Stage | None:
     if not search.is_ranked:
         return None
     return Stage(
@@ -374,6 +376,7 @@ def _second_stage(generation: Generation, search: Search, name: int) -> Stage | 
         rankings=generation.rankings,
         collection=search.collection,
         name=name,
+        known=known,
         seconds=search.rank_seconds,
         explain=search.explain,
         first=search.is_first,
@@ -397,7 +400,7 @@ def _recalled(
     """
     if not search.has_stage or not search.rank_seconds or query.vector is None:
         return []
-    if known is None:
+    if search.is_first or known is None:
         threshold = generation.rankings[search.collection].memory_threshold
         vector = query.vector if query.typed_vector is None else query.typed_vector
         best_ids = {id for _, id in best[:MAX_RANKED]}
@@ -405,16 +408,14 @@ def _recalled(
         ids: Sequence[str] = [id for id in relevant if id not in best_ids]
     else:
         ids = known.recalled
-    found: list[tuple[Ranked, str]] = []
-    for first in range(0, len(ids), RECALLED_TOGETHER):
-        some = ids[first : first + RECALLED_TOGETHER]
-        revisions = snapshot.get_revisions(some, search.collection)
-        inside = ranking.where(np.isin(ranking.revisions, [*revisions.values()]))
-        places = {ranked.revision: ranked for ranked in inside.as_ranked()}
-        found += [(places[revisions[id]], id) for id in some if revisions.get(id) in places]
-        if len(found) >= MAX_RECALLED:
-            break
-    return found[:MAX_RECALLED]
+    if len(ids) > RECALLED_TOGETHER:
+        revisions = {id: revision for revision, id in snapshot.get_ids(ranking.revisions.tolist()).items()}
+        ids = [id for id in ids if id in revisions][:MAX_RECALLED]
+    else:
+        revisions = snapshot.get_revisions(ids, search.collection) if ids else {}
+    inside = ranking.where(np.isin(ranking.revisions, [revisions[id] for id in ids if id in revisions]))
+    places = {ranked.revision: ranked for ranked in inside.as_ranked()}
+    return [(places[revisions[id]], id) for id in ids if revisions.get(id) in places][:MAX_RECALLED]
 
 
 def _existing(snapshot: Snapshot, ranking: _Ranking, count: int) -> list[tuple[Ranked, str]]:

@@ -46,6 +46,7 @@ from training.text.service import (
     find_title,
     get_content,
     qualified,
+    shown,
 )
 
 _EXAMPLES = 3
@@ -186,7 +187,7 @@ def _read_judged(url: str, requested: Sequence[str], corpus: Iterable[str] | Non
     }
     found = judged(judgments_at(url, requested), {id: id for id in documents}, share=0)
     pairs = ((query, documents[id]) for query, ids in found.answers.items() for id in ids)
-    return label_pairs(pairs, documents.values() if corpus is None else corpus, url)
+    return label_pairs(pairs, documents.values() if corpus is None else corpus, shown(url))
 
 
 def _lines_of_json(out: Path) -> Path:

@@ -206,7 +206,9 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     ranked = on and service is not None and attempts.run(RANKING, _rank, config, store, say)
     try:
         gathered = gather(config.model_copy(update={"train": train}), store, say)
-    except NothingToLearn as error:
+    except TrainingError as error:
+        if not (ranked or isinstance(error, NothingToLearn)):
+            raise
         say(f"nothing to train: {error}")
         return attempts.conclude([str(error)])
     material = build_material(gathered)

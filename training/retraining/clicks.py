@@ -156,7 +156,7 @@ def _count_clicks(sessions: Iterable[Session]) -> Counter[Pair]:
 def _add(session: Session, id: str, kind: str, position: int | None, page: Sequence[str]) -> None:
     if id in page:
         place = page.index(id) + 1
-        before = (position or place) - place  # number of hits before the sent page
+        before = max(0, (position or place) - place)  # number of hits before the sent page
         for at, other in enumerate(page, before + 1):
             session.positions.setdefault(other, at)
         session.has_page = True

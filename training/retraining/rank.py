@@ -441,7 +441,9 @@ def _digest(
     served: Manifest, collection: str, labels: Mapping[str, Labels], reranker: Manifest | None
 ) -> str:
     """Returns the digest of everything from which a ranking is learned."""
-    said = [(query, each.gains, each.wrong) for query, each in sorted(labels.items())]
+    said = [
+        (query, each.gains, each.wrong, each.undecided, each.single) for query, each in sorted(labels.items())
+    ]
     known: tuple[object, ...] = VERSION, served.fingerprint, served.search.get(collection), said
     known += () if reranker is None else (reranker.fingerprint,)
     return hashlib.sha256(repr(known).encode()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from models.search.ranking import MAX_RANKED, MAX_RECALLED, Ranking, get_default
 from service import ranking as stage
 from service.active import Generation
 from service.auth.keys import UNTRUSTED, Role
+from service.batching.batcher import HANGS
 from service.batching.request import Lane
 from service.cli.keys import add
 from service.corpus import judged
@@ -273,6 +274,18 @@ def _forgotten(client: TestClient) -> Iterator[None]:
     forget(client)
 
 
+@pytest.fixture
+def keep(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[None]]:
+    """Stops the background task of judged queries, and returns what it does for a generation."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    original = runtime.corpus.judged._keep
+    monkeypatch.setattr(runtime.corpus.judged, "_keep", nothing)
+    return original
+
+
 @pytest.mark.usefixtures("_forgotten")
 def test_a_judgment_counts_in_the_next_search_and_is_forgotten_exactly(client: TestClient) -> None:
     before = hits(client)
@@ -385,6 +398,7 @@ def test_a_judgment_counts_again_if_its_document_is_stored_again(client: TestCli
 
 
 @pytest.mark.usefixtures("_forgotten")
+@pytest.mark.usefixtures("keep")
 def test_a_search_waits_once_for_its_memory(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     before, waits = hits(client), list[float]()
     wait_for = asyncio.wait_for
@@ -439,7 +453,11 @@ def test_a_visitor_of_two_keys_has_one_vote(client: TestClient, runtime: Runtime
 
 @pytest.mark.usefixtures("_forgotten")
 def test_a_query_on_which_the_model_fails_stops_no_other(
-    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: TestClient,
+    runtime: Runtime,
+    keep: Callable[..., Awaitable[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     embed, failing, calls = runtime.corpus.judged._embed_queries, "fails", list[str]()
 
@@ -459,14 +477,19 @@ def test_a_query_on_which_the_model_fails_stops_no_other(
     assert ids(client)[0] == ninth
     assert caplog.text.count("on which the model fails: 1") == 1
     assert calls.count(failing) == 2, "with the other query, and alone"
-    monkeypatch.setattr(judged, "AGAIN_SECONDS", 0.0)
+    assert client.portal is not None
     failing = ""
-    judge(client, "fails", tenth, True)
+    client.portal.call(keep, runtime.active.generation, ["default"])
+    assert ids(client, "fails")[0] != tenth, "not yet"
+    monkeypatch.setattr(judged, "AGAIN_SECONDS", 0.0)
+    client.portal.call(keep, runtime.active.generation, ["default"])
     assert ids(client, "fails")[0] == tenth
+    assert not runtime.corpus.judged.latest(runtime.active.generation, "default").failed
     assert client.delete("/feedback", params={"query": "fails"}).status_code == 200
 
 
 @pytest.mark.usefixtures("_forgotten")
+@pytest.mark.usefixtures("keep")
 def test_a_model_that_fails_on_all_queries_is_asked_again(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,6 +504,25 @@ def test_a_model_that_fails_on_all_queries_is_asked_again(
         judge(client, "garden market", before[9], True)
         assert ids(client) == before
     assert ids(client, "marble stone")[0] == before[9]
+    assert client.delete("/feedback", params={"id": before[9]}).status_code == 200
+
+
+@pytest.mark.usefixtures("_forgotten", "keep")
+def test_a_batch_that_hangs_is_not_split(
+    client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, calls = ids(client), list[int]()
+
+    async def hangs(_: Generation, queries: Sequence[str], __: Lane | None) -> Any:
+        calls.append(len(queries))
+        raise Backend(HANGS)
+
+    monkeypatch.setattr(runtime.corpus.judged, "_embed_queries", hangs)
+    for query in ("marble stone", "garden market"):
+        judge(client, query, before[9], True)
+    assert ids(client) == before
+    assert calls == [2]
+    monkeypatch.undo()
     assert client.delete("/feedback", params={"id": before[9]}).status_code == 200
 
 
@@ -551,6 +593,7 @@ def test_a_key_that_becomes_untrusted_does_not_count_any_more(tmp_path: Path, ti
         until(lambda: hits(client) == before)
 
 
+@pytest.mark.usefixtures("keep")
 def test_memories_of_collections_are_apart(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

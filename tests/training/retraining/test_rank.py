@@ -657,9 +657,11 @@ def test_encoders_wait_until_the_service_serves_the_new_ranking(monkeypatch: pyt
     assert not [*looks], "one look for each answer"
 
 
-@pytest.mark.parametrize("least", [20, 100])
-def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path, least: int) -> None:
-    """It does so with too few documents for an encoder, too."""
+@pytest.mark.parametrize(("least", "status"), [(20, 200), (100, 200), (20, 500)])
+def test_auto_learns_the_ranking_before_any_encoder(
+    job: Job, tmp_path: Path, least: int, status: int
+) -> None:
+    """It does so with too few documents for an encoder, too, and if these cannot be read."""
     found = build_judged(QUERIES)
     rows = [
         {"query": query, "id": id, "relevant": True, "key": key}
@@ -679,6 +681,8 @@ def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path, le
                 return faults.pop(), {"error": "no such field: explain"}
             return 200, {"results": [explain(query) for query in body["queries"]]}
         name = path.removeprefix("/")
+        if name == "documents" and status != 200:
+            return status, {"error": "no documents"}
         return 200, {name: pages[name], "next": None} if name in pages else {}
 
     with json_server(answer) as url:
@@ -693,7 +697,10 @@ def test_auto_learns_the_ranking_before_any_encoder(job: Job, tmp_path: Path, le
         few = [line for line in said if line.startswith("nothing to train: ") and "100" in line]
         assert bool(few) == (least == 100)
         again = "at least 100.*ranking: .*no judgment changed" if few else "ranking: .*no judgment changed"
-        with pytest.raises(NothingToLearn, match=again):
+        kind: type[TrainingError] = NothingToLearn
+        if status != 200:
+            again, kind = "no documents", TrainingError
+        with pytest.raises(kind, match=again):
             retrain_auto(config, job.store, tmp_path / "work", {}, silent)
     assert outcome.published
     assert read_ranking(job.store, str(outcome.version)).queries == QUERIES

@@ -715,6 +715,14 @@ def test_pages_behind_the_first_keep_their_positions() -> None:
     assert session.positions == {"d11": 11, "d12": 12, "d13": 13}
 
 
+def test_a_position_that_is_too_small_for_its_page_breaks_nothing() -> None:
+    """A client that counts its own hits may send it, and the service adds the page that it remembers."""
+    rows = [event("q", "d2", ["d1", "d2"], search=f"{at}") | {"position": 1} for at in range(3)]
+    found = build_sessions(rows)
+    assert found.found[0].positions == {"d1": 1, "d2": 2}
+    assert Judgment("q", "d2", True, "k", user="user 0", of_use=True) in judged_by(found, 1.0, 3, 2)[0]
+
+
 def test_the_queries_that_may_be_trained_on_are_of_the_searches_that_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
