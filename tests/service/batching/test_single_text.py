@@ -192,7 +192,7 @@ async def test_the_pace_is_that_of_one_worker_and_learns_nothing_from_all_thread
         async with running(workers=2, single_text_threads=2) as batcher:
             await ask(batcher, encoder, "a")
             pace = batcher._executor._throughput._get_pace(encoder.as_encoder())
-            assert pace._batches == learnt
+            assert pace.batches == learnt
 
 
 @on_loop
