@@ -26,6 +26,7 @@ from training.mining.pairs import (
     MIN_SCORE,
     Labelled,
     Pair,
+    folded,
     label_pairs,
     neighbor_pairs,
     read_labelled_pairs,
@@ -35,7 +36,6 @@ from training.mining.queries import Query, build_queries
 from training.mining.rerankers import open_reranker
 from training.mining.silver import PER_TEXT, Scored, silver_pairs
 from training.mining.teacher import Listed, lists, rescore
-from training.retraining.judgements import judged, judgments_at
 from training.text.corpus import LISTED, MAX_NEGATIVES, SCORED, TEXTS, read_corpus
 from training.text.lines import Record, build_text, layout, read_records, valid
 from training.text.service import (
@@ -43,6 +43,7 @@ from training.text.service import (
     chosen,
     fetch_collections,
     fetch_documents,
+    fetch_feedback,
     find_title,
     get_content,
     qualified,
@@ -178,15 +179,26 @@ def _negatives(options: argparse.Namespace) -> int:
 
 
 def _read_judged(url: str, requested: Sequence[str], corpus: Iterable[str] | None) -> Labelled:
-    """Reads the judged queries of a service with their relevant documents, as it embeds these."""
+    """Reads the judged queries of a service with the documents that most keys call relevant.
+
+    The texts of the documents are those that the service embeds. Judgments of untrusted keys do not count.
+    """
     step_to_stderr("reading documents and judgments")
-    documents = {
-        qualified(name, str(document["id"])): get_content(document, document["text"]).whole
-        for name in fetch_collections(url, requested)
-        for document in fetch_documents(url, name)
-    }
-    found = judged(judgments_at(url, requested), {id: id for id in documents}, share=0)
-    pairs = ((query, documents[id]) for query, ids in found.answers.items() for id in ids)
+    documents: dict[str, str] = {}
+    votes: dict[tuple[str, str], dict[str, bool]] = {}  # The newest judgment of each key.
+    for name in fetch_collections(url, requested):
+        for document in fetch_documents(url, name):
+            id = qualified(name, str(document["id"]))
+            documents[id] = get_content(document, document["text"]).whole
+        for row in fetch_feedback(url, name):
+            if row.get("trusted", True):
+                pair = folded(row["query"]), qualified(name, row["id"])
+                votes.setdefault(pair, {})[str(row.get("key", ""))] = row["relevant"]
+    pairs = (
+        (query, documents[id])
+        for (query, id), said in votes.items()
+        if 2 * sum(said.values()) > len(said) and id in documents
+    )
     return label_pairs(pairs, documents.values() if corpus is None else corpus, shown(url))
 
 
