@@ -5,9 +5,9 @@ stsb           Spearman's correlation of `cross-encoder-scores`, from the defaul
 augmented      `sbert-regression` on STS-B, with and without the silver pairs of a cross-encoder
 distil         `distil-rerank` on half of the queries of a set, without judgments; the other half is searched
 
-The teacher of `distil` learns from the training queries of SciFact. Each row has the mean and the standard
-deviation over the seeds. FOLDER keeps all trainings, so a stopped command goes on. SIMILE_EVAL_DATA names the
-folder of the sets.
+The teacher of `distil` learns from the training queries of SciFact, unless --teacher names one. Each row has
+the mean and the standard deviation over the seeds. FOLDER keeps all trainings, so a stopped command goes on.
+SIMILE_EVAL_DATA names the folder of the sets.
 """
 
 import argparse
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(%(default)s)")
     parser.add_argument("--base", default="default", help="as for `train` (%(default)s)")
     parser.add_argument("--steps", type=int, help="of each training, for a trial")
+    parser.add_argument("--teacher", type=Path, metavar="FOLDER", help="a cross-encoder for `distil`")
     options = parser.parse_args()
     options.work.mkdir(exist_ok=True, parents=True)
     found: dict[tuple[str, str], list[float]] = {}
@@ -119,7 +120,7 @@ def measure_augmented(options: argparse.Namespace, seed: int) -> Iterator[Row]:
 
 
 def measure_distil(options: argparse.Namespace, seed: int) -> Iterator[Row]:
-    teacher = train_for_search(options, seed)
+    teacher = options.teacher or train_for_search(options, seed) / "best"
     for name in SETS:
         collection = load_collection(evaluation_folder() / name)
         halves = [dict([*collection.queries.items()][at::2]) for at in (0, 1)]
@@ -171,7 +172,7 @@ def rerank(collection: Collection, base: str, teacher: Path) -> float:
         parts = [*dict.fromkeys(part for each in listed.values() for part in each)]
         vectors = dict(zip(parts, unit_vectors(model.encode_documents, parts), strict=True))
         queries = unit_vectors(model.encode_queries, [*collection.queries.values()])
-    reranker = load_reranker(teacher / "best")
+    reranker = load_reranker(teacher)
     found = []
     for (query, text), vector, ids in zip(collection.queries.items(), queries, hits, strict=True):
         first, rest = ids[:RERANKED], ids[RERANKED:]
