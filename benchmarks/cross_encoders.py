@@ -14,6 +14,7 @@ import argparse
 import csv
 import gzip
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from training.evaluation.retrieval import load as load_collection
 from training.evaluation.scorable import open_scorable
 from training.evaluation.sts import similarity, spearman
 from training.mining.neighbors import unit_vectors
+from training.mining.rerankers import open_reranker
 from training.model.reranker import load_reranker
 from training.text.corpus import RELATION_NAMES
 
@@ -172,14 +174,14 @@ def rerank(collection: Collection, base: str, teacher: Path) -> float:
         parts = [*dict.fromkeys(part for each in listed.values() for part in each)]
         vectors = dict(zip(parts, unit_vectors(model.encode_documents, parts), strict=True))
         queries = unit_vectors(model.encode_queries, [*collection.queries.values()])
-    reranker = load_reranker(teacher)
     found = []
-    for (query, text), vector, ids in zip(collection.queries.items(), queries, hits, strict=True):
-        first, rest = ids[:RERANKED], ids[RERANKED:]
-        best = [max(listed[id], key=lambda part: float(vectors[part] @ vector)) for id in first]
-        scores = reranker.score([Pair(text, part) for part in best])[:, 0]
-        ranked = [*(first[at] for at in np.argsort(-scores, kind="stable")), *rest]
-        found.append(judge(ranked, collection.relevant[query])["ndcg10"])
+    with open_reranker(str(teacher), os.environ, normalize=False) as score:
+        for (query, text), vector, ids in zip(collection.queries.items(), queries, hits, strict=True):
+            first, rest = ids[:RERANKED], ids[RERANKED:]
+            best = [max(listed[id], key=lambda part: float(vectors[part] @ vector)) for id in first]
+            scores = score([Pair(text, part) for part in best])
+            ranked = [*(first[at] for at in np.argsort(-scores, kind="stable")), *rest]
+            found.append(judge(ranked, collection.relevant[query])["ndcg10"])
     return fmean(found)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.cross_encoders import rerank
+from models.reranker import Reranker
 from models.search.content import Content
 from models.tokens.pairs import Pair
 from tests.tiny import tiny_cross_encoder
 from training.evaluation.retrieval import Collection
-from training.model.reranker import TrainedReranker
 
 
 @pytest.mark.parametrize("title", ["", "market"])
@@ -20,17 +22,17 @@ def test_the_best_passage_of_a_hit_is_scored(
 ) -> None:
     tiny_cross_encoder(tmp_path / "best")
     read: list[str] = []
-    score = TrainedReranker.score
+    score, query = Reranker.score, "the river runs to the garden"
 
-    def recorded(model: TrainedReranker, pairs: list[Pair]) -> object:
-        read.extend(pair.text for pair in pairs)
-        return score(model, pairs)
+    def recorded(model: Reranker, pairs: Sequence[Pair], **options: Any) -> object:
+        read.extend(pair.text for pair in pairs if pair.query == query)  # Not those of the proof.
+        return score(model, pairs, **options)
 
-    monkeypatch.setattr(TrainedReranker, "score", recorded)
+    monkeypatch.setattr(Reranker, "score", recorded)
     long = "The red stone sleeps. " * 40 + "The river runs to the garden. " * 40
     documents = {"long": Content(long, title), "short": Content("A green letter.", title)}
-    collection = Collection(documents, {"q": "the river runs to the garden"}, {"q": {"long": 1.0}}, 0)
-    assert 0 < rerank(collection, str(tiny_source), tmp_path) <= 1
+    collection = Collection(documents, {"q": query}, {"q": {"long": 1.0}}, 0)
+    assert 0 < rerank(collection, str(tiny_source), tmp_path / "best") <= 1
     passage = next(text for text in read if "letter" not in text)
     assert passage.startswith(title)
     assert "river" in passage[:60]

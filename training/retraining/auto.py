@@ -95,7 +95,7 @@ TRIPLES = Choice(
 RERANK = Choice(
     "distil-rerank",
     "the active reranker knows which documents answer the unjudged queries of users",
-    "an amount that was not measured yet",
+    "-8.2 and -9.5 points of dense nDCG@10 on MLQA with a bad reranker; no good one was measured",
 )
 DISTIL = Choice(
     "distil-hybrid",
