@@ -84,7 +84,8 @@ def same_as_the_library(folder: Path, store: ModelStore) -> Reranker:
     np.testing.assert_allclose(reranker.score(PAIRS), scores, atol=SCORES, rtol=0)
     logits = reference(reranker.folder, activation_fn=torch.nn.Identity())
     alone = np.concatenate([reranker.score([pair], normalize=False) for pair in PAIRS])
-    assert (np.abs(alone - logits) / np.maximum(1e-2, np.abs(logits))).max() <= LOGITS
+    # A logit near 0 is a difference of larger terms, whose rounding errors stay: 1e-5, as for scores.
+    assert (np.abs(alone - logits) / np.maximum(SCORES / LOGITS, np.abs(logits))).max() <= LOGITS
     return reranker
 
 

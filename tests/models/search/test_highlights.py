@@ -111,14 +111,19 @@ def test_a_long_text_is_searched_at_its_start_and_in_its_best_passage() -> None:
 
 def test_long_words_and_runs_take_linear_time() -> None:
     """A hundred thousand characters without a space, in the worst kinds."""
+
+    def seconds(part: str) -> float:
+        began = time.thread_time()
+        Matcher(["b", "京都", "a"]).find(part)
+        return time.thread_time() - began
+
     for unit in ("a", "aB", "a-", "é", "東京", "é\u0315\u0300", "\ufdfa", "½", "'s", "\u034f"):
         text = (unit * MAX_CHARACTERS)[:MAX_CHARACTERS]
-        times = []
-        for part in (text[: MAX_CHARACTERS // 4], text):
-            began = time.thread_time()
-            Matcher(["b", "京都", "a"]).find(part)
-            times.append(time.thread_time() - began)
-        assert times[1] < 16 * times[0] + 0.5, unit
+        # The best of three, because a pass may contain a garbage collection of the whole suite.
+        quarter, whole = (
+            min(seconds(part) for _ in range(3)) for part in (text[: MAX_CHARACTERS // 4], text)
+        )
+        assert whole < 16 * quarter + 0.5, unit
 
 
 def test_the_snippet_has_the_rarest_terms_and_whole_sentences() -> None:
