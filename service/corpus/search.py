@@ -408,11 +408,13 @@ def _recalled(
         ids: Sequence[str] = [id for id in relevant if id not in best_ids]
     else:
         ids = known.recalled
+    if not ids:
+        return []
     if len(ids) > RECALLED_TOGETHER:
         revisions = {id: revision for revision, id in snapshot.get_ids(ranking.revisions.tolist()).items()}
         ids = [id for id in ids if id in revisions][:MAX_RECALLED]
     else:
-        revisions = snapshot.get_revisions(ids, search.collection) if ids else {}
+        revisions = snapshot.get_revisions(ids, search.collection)
     inside = ranking.where(np.isin(ranking.revisions, [revisions[id] for id in ids if id in revisions]))
     places = {ranked.revision: ranked for ranked in inside.as_ranked()}
     return [(places[revisions[id]], id) for id in ids if revisions.get(id) in places][:MAX_RECALLED]

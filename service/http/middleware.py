@@ -45,11 +45,10 @@ _MILLISECONDS = re.compile("(?!0+$)[0-9]{1,12}")
 GONE = 499  # Status in logs and metrics if the client disconnected before an answer.
 
 
-# Routes that always need a model, by the lane of their calls.
-PATHS = {
-    Lane.INTERACTIVE: {"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"},
-    Lane.RERANK: {"/rerank", "/v1/rerank", "/v2/rerank", "/predict"},
-}
+# Routes that always need a model, with the lane of their calls.
+PATHS = dict.fromkeys(
+    ("/", "/embed", "/similarity", "/embeddings", "/v1/embeddings", "/v2/embed"), Lane.INTERACTIVE
+) | dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank", "/predict"), Lane.RERANK)
 METHOD = "POST"
 # Routes for monitoring, which also work on spare connections.
 WATCHED = {"/health", "/ready", "/metrics"}
@@ -75,8 +74,7 @@ class LoadShedder:
         direct = (
             route for route in app.routes if isinstance(route, RoleRoute) and METHOD in (route.methods or ())
         )
-        lanes = {path: lane for lane, paths in PATHS.items() for path in paths}
-        self._routes = {route.path: (route, lanes[route.path]) for route in direct if route.path in lanes}
+        self._routes = {route.path: route for route in direct if route.path in PATHS}
 
     def refusal(self, scope: Scope) -> ServiceError | None:
         """Returns the error for a request, or None if the request may proceed.
@@ -89,10 +87,10 @@ class LoadShedder:
             return refusal
         if scope.get("spare") and scope["path"] not in WATCHED:
             return self._connections.refusal()
-        if scope["path"] not in self._routes or scope["method"] != METHOD:
+        route = self._routes.get(scope["path"])
+        if route is None or scope["method"] != METHOD:
             return None
-        route, lane = self._routes[scope["path"]]
-        overloaded = self._overloaded(lane)
+        overloaded = self._overloaded(PATHS[route.path])
         if overloaded is None:
             return None
         scope["route"] = route

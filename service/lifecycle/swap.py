@@ -249,9 +249,7 @@ class Swap:
         while self._settings.memory_check:
             documents = await self._patiently(self._corpus.store.count_all)
             rows, size = _estimate(manifest, documents, self._loader, self._corpus)
-            opening = self._corpus.active.reranker.opening_bytes
-            look = partial(capacity.shortage, documents, rows, machine=MACHINE, opening=opening, **size)
-            shortage = await self._read(look)
+            shortage = await self._read(partial(_find_shortage, documents, rows, size, self._corpus))
             if shortage is None:
                 need = partial(capacity.needed, **size)
                 self._model_bytes = await self._read(partial(need, []))
@@ -368,9 +366,12 @@ async def find_shortage(manifest: Manifest, loader: ModelLoader, corpus: Corpus)
     """Returns why there is too little memory for a version now, with advice, or None."""
     documents = await corpus.store.count_all()
     rows, size = _estimate(manifest, documents, loader, corpus)
+    return await asyncio.to_thread(_find_shortage, documents, rows, size, corpus)
+
+
+def _find_shortage(documents: int, rows: list[int], size: dict[str, Any], corpus: Corpus) -> str | None:
     opening = corpus.active.reranker.opening_bytes
-    look = partial(capacity.shortage, documents, rows, machine=MACHINE, opening=opening, **size)
-    return await asyncio.to_thread(look)
+    return capacity.shortage(documents, rows, machine=MACHINE, opening=opening, **size)
 
 
 def _estimate(

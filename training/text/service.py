@@ -106,8 +106,14 @@ def fetch_explained(
     Raises:
         TrainingError: The service serves another version than `version`.
     """
-    body: dict[str, Any] = {"mode": "hybrid", "k": hits + MAX_RECALLED, "fields": [], "model": version}
-    body |= {"explain": True, "rerank": False}
+    body = {
+        "mode": "hybrid",
+        "k": hits + MAX_RECALLED,
+        "explain": True,
+        "fields": [],
+        "rerank": False,
+        "model": version,
+    }
     for found in _search(url, collection, queries, body, _SEARCHES, version):
         named = {"id": str, "features": dict}
         told = [hit for hit in found if _has(hit, named) and hit["features"].keys() >= {*FEATURES}]

@@ -20,6 +20,7 @@ from tests.service.conftest import HOST, new_settings, serving
 from tests.service.corpus.test_ranking import (
     QUERY,
     TEXTS,
+    count_reads,
     fill,
     forget,
     hits,
@@ -172,14 +173,7 @@ def test_many_clicked_queries_are_read_once_and_survive_a_restart(
         rows = [{"query": f"q{at}", "id": tenth, "gain": 1} for at in range(10)]
         rows.append({"query": QUERY, "id": tenth, "gain": 1})
         assert client.put(PATH, json={"clicked": rows}).json()["stored"] == 11
-    reads: list[str] = []
-    combine = judged._combine
-
-    def counted(*given: Any) -> judged.Answers:
-        reads.append("read")
-        return combine(*given)
-
-    monkeypatch.setattr(judged, "_combine", counted)
+    reads = count_reads(monkeypatch)
     with serving(settings) as client:
         until(lambda: ids(client)[0] == tenth)
         assert len(reads) == 1

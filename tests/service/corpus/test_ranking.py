@@ -274,6 +274,19 @@ def _forgotten(client: TestClient) -> Iterator[None]:
     forget(client)
 
 
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns a list that grows whenever the judgments of a collection are read."""
+    reads: list[str] = []
+    combine = judged._combine
+
+    def counted(*given: Any) -> judged.Answers:
+        reads.append("read")
+        return combine(*given)
+
+    monkeypatch.setattr(judged, "_combine", counted)
+    return reads
+
+
 @pytest.fixture
 def keep(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[None]]:
     """Stops the background task of judged queries, and returns what it does for a generation."""
@@ -597,14 +610,7 @@ def test_a_key_that_becomes_untrusted_does_not_count_any_more(tmp_path: Path, ti
 def test_memories_of_collections_are_apart(
     client: TestClient, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads: list[str] = []
-    combine = judged._combine
-
-    def counted(*given: Any) -> judged.Answers:
-        reads.append("read")
-        return combine(*given)
-
-    monkeypatch.setattr(judged, "_combine", counted)
+    reads = count_reads(monkeypatch)
     for name in ("left", "right"):
         documents = [{"id": id, "text": text} for id, text in TEXTS.items()]
         assert client.post(f"/collections/{name}/documents", json={"documents": documents}).status_code == 200
