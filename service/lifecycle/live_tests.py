@@ -123,6 +123,7 @@ class LiveTests:
         self._metrics = metrics
         self._trusts = trusts
         self._candidate: _Candidate | None = None  # Of the running test.
+        self._changes = 0  # Of `_candidate`: a state that was read before one of them may be outdated.
         self._seconds: deque[tuple[float, float]] = deque(maxlen=TIMED)
         self._complaint = ""
         controller.find_tested = self.find_loaded
@@ -304,7 +305,10 @@ class LiveTests:
 
     async def look(self) -> None:
         """Follows the state in the store, and ends the test if it is decided or cannot go on."""
+        changes = self._changes
         before, test = await self._read()
+        if self._changes != changes:
+            return
         if test is None or test.ended is not None:
             self._follow(None)
             if test is not None and test.state == "accepted" and not test.requested:
@@ -315,19 +319,27 @@ class LiveTests:
         if reason := await self._find_end(test):
             await self._end(before, test, "stopped", reason, await self._measure(test))
             return
-        if self._candidate is None or self._candidate.test != test:
-            try:
-                opened = await asyncio.to_thread(self._open, test.candidate)
-            except (UnknownVersion, Damaged, WrongKind) as error:
-                await self._end(before, test, "stopped", str(error), await self._measure(test))
-                return
-            self._follow(_Candidate(test, *opened))
+        is_followed = self._candidate is not None and self._candidate.test == test
+        if not is_followed and not await self._resume(changes, before, test):
+            return
         if test.state == "preparing":
             if self._get_loaded(test) is not None:
                 running = test.model_copy(update={"state": "running", "started": time.time()})
                 await self._corpus.store.replace_live_test(before, running.model_dump_json())
             return
         await self._decide(before, test)
+
+    async def _resume(self, changes: int, before: str | None, test: LiveTest) -> bool:
+        """Follows a test that another process began. Returns False if it ended, or `changes` is outdated."""
+        try:
+            opened = await asyncio.to_thread(self._open, test.candidate)
+        except (UnknownVersion, Damaged, WrongKind) as error:
+            await self._end(before, test, "stopped", str(error), await self._measure(test))
+            return False
+        if self._changes != changes:
+            return False
+        self._follow(_Candidate(test, *opened))
+        return True
 
     async def _decide(self, before: str | None, test: LiveTest) -> None:
         """Ends a running test if there is evidence, it takes too long, or the candidate is slow."""
@@ -424,6 +436,7 @@ class LiveTests:
     def _follow(self, candidate: _Candidate | None) -> None:
         self._seconds.clear()
         self._candidate = candidate
+        self._changes += 1
 
     def _is_slow(self) -> bool:
         if len(self._seconds) < TIMED:

@@ -47,7 +47,7 @@ class Place:
             data_dir=self.folder / "data",
             models_dir=self.folder / "models",
             allowed_hosts=HOST,
-            **{"cache_mb": 0, **others},
+            **{"cache_mb": 0, "rank_seconds": 30, **others},
         )
         self.app = create_app(settings)
         with TestClient(self.app) as self.client:

@@ -1,7 +1,9 @@
 """Live tests over HTTP: clicks activate the better version, and everything else ends a test cleanly."""
 
+import asyncio
 import json
 import shutil
+import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from service.lifecycle.sequential import MIN_ACCEPT, MIN_REJECT
 from tests.parts.places import Place
 from tests.service.keyed import KEYS, bearer, keys_file, line
 from tests.tiny import tiny_source
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 WORDS = "red green blue river stone market letter engine garden bridge".split()
 TEXTS = {f"d{at:02}": f"{WORDS[at % 10]} {WORDS[at // 10]} {'long ' * (at % 4)}" for at in range(60)}
@@ -196,8 +198,37 @@ def test_pages_neither_repeat_nor_skip_a_hit(place: Place, client: TestClient) -
     assert [hit["id"] for hit in marked] == whole
     visitors = {tuple(ids(client, user=f"visitor-{at}")) for at in range(20)}
     assert len(visitors) > 1, "the coins differ"
-    client.delete(f"/models/{place.c}/test")
+    client.delete(f"/models/{place.c}/test").raise_for_status()
     assert (ids(client), ids(client, q=QUERIES[1])) == (plain, other)
+
+
+def test_a_look_that_read_the_state_before_a_stop_does_not_resume_the_test(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(client)
+    start(client, place.c)
+    store = place.app.state.runtime.corpus.store
+    reading, stopped, looked, checked = (threading.Event() for _ in range(4))
+    read = store.live_test
+
+    async def slow() -> str | None:
+        if stopped.is_set():
+            looked.set()
+            assert await asyncio.to_thread(checked.wait, LIMIT)
+        text: str | None = await read()
+        if not reading.is_set():
+            reading.set()
+            assert await asyncio.to_thread(stopped.wait, LIMIT)
+        return text
+
+    monkeypatch.setattr(store, "live_test", slow)
+    assert reading.wait(LIMIT)
+    client.delete(f"/models/{place.c}/test").raise_for_status()
+    stopped.set()
+    assert looked.wait(LIMIT)
+    found = ids(client)
+    checked.set()
+    assert found == plain
 
 
 def test_searches_that_a_test_must_not_change_are_answered_as_before(
