@@ -105,9 +105,9 @@ def _of_record(record: Record) -> Document:
     id = next((record.fields[name] for name in _ID if name in record.fields), None)
     if not isinstance(title, str) or not isinstance(id, str | int | None):
         raise TrainingError(f"{record.at}: id and title must be texts.")
-    collection = get_collection(record)
-    name = "" if id is None else qualified(collection, valid(str(id), record.at))
-    return Document(name, valid(title.strip(), record.at), text, collection)
+    collection, title = get_collection(record), valid(title.strip(), record.at)
+    name = _name(title, text) if id in {None, ""} else valid(str(id), record.at)
+    return Document(qualified(collection, name), title, text, collection)
 
 
 def get_collection(record: Record) -> str:
@@ -127,33 +127,24 @@ def _of_service(document: dict[str, Any], url: str, collection: str) -> Document
 
 
 def _distinct(found: Iterable[Document], name: str) -> Documents:
+    every = [*found]
+    written = [document for document in every if document.text.strip()]
     by_id: dict[str, Document] = {}
-    seen: dict[tuple[str, str, str], str] = {}
+    firsts: dict[tuple[str, str, str], str] = {}  # ids by collection, title and text
     copies: dict[str, str] = {}
-    blank = repeated = 0
-    for document in found:
-        if not document.text.strip():
-            blank += 1
-            continue
-        named = document if document.id else document._replace(id=_name(document))
-        content = document.collection, document.title, document.text
-        first = seen.get(content)
-        stands = named.id if named.id in by_id else copies.get(named.id)
-        if stands is not None and stands != first:
-            raise TrainingError(f"{name} has two documents with the id {named.id[:100]!r}.")
-        if first is None:
-            seen[content] = named.id
-            by_id[named.id] = named
-        else:
-            repeated += 1
-            if first != named.id:
-                copies[named.id] = first
-    if not by_id:
+    for document in written:
+        if by_id.setdefault(document.id, document) != document:
+            raise TrainingError(f"{name} has two documents with the id {document.id[:100]!r}.")
+        first = firsts.setdefault((document.collection, document.title, document.text), document.id)
+        if first != document.id:
+            copies[document.id] = first
+    if not written:
         raise NothingToLearn(f"{name} holds no text.")
-    return Documents(tuple(by_id[id] for id in sorted(by_id)), blank, repeated, copies)
+    kept = tuple(by_id[id] for id in sorted(firsts.values()))
+    return Documents(kept, len(every) - len(written), len(written) - len(firsts), copies)
 
 
-def _name(document: Document) -> str:
+def _name(title: str, text: str) -> str:
     """Returns an id for a document without one: a digest of title and text."""
-    parts = (document.title, document.text) if document.title else (document.text,)
-    return qualified(document.collection, hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32])
+    content = f"{title}\0{text}" if title else text
+    return hashlib.sha256(content.encode()).hexdigest()[:32]

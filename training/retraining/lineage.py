@@ -43,13 +43,9 @@ def find_anchor(store: ModelStore, active: str) -> str:
     named = manifest.lineage.get(ANCHOR) if manifest else None
     if isinstance(named, str) and named in known:
         return named
-    oldest = active
-    while manifest and _STAGES not in manifest.lineage:
-        manifest = known.pop(manifest.parent or "", None)
-        if manifest is None:
-            break
-        oldest = manifest.version
-    return oldest
+    while manifest and manifest.parent in known and _STAGES not in manifest.lineage:
+        manifest = known.pop(manifest.parent)
+    return manifest.version if manifest else active
 
 
 def active_version(store: ModelStore) -> str:

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from models.search.content import Content
@@ -48,8 +48,8 @@ MAX_LISTS = 16_000
 
 class _Pair(NamedTuple):
     anchor: str  # a judged query, or a title
-    answer: Content  # the document, without its title if the title is the query
-    place: int  # place of the document
+    answer: Content  # the content of the document, without its title if the title is the query
+    document: Document
     judged: bool
 
 
@@ -96,10 +96,9 @@ def build_corpus(
         return _lists(parts, active, withheld, queried or {}, service, reranker)
     if kind not in (PAIRS, TRIPLES):
         raise TrainingError("This recipe reads pairs that people labelled; a retraining has none to give it.")
-    pairs = {name: _pairs(part, judged, withheld) for name, part in parts.items()}
+    labelled = [pair for part in parts.values() for pair in _pairs(part, judged, withheld)]
     if active is not None:
-        pairs = _balanced(pairs)
-    labelled = [pair for some in pairs.values() for pair in some]
+        labelled = _balanced(labelled)
     if not labelled:
         raise NothingToLearn(
             "There is no pair to learn from: documents need a title, or queries that people judged."
@@ -115,15 +114,13 @@ def build_corpus(
         return Corpus.of_rows(_best_passages(labelled, model), "the pairs to train on", first)
     rows = (
         row
-        for name, some in pairs.items()
-        if some
-        for row in _triples(some, parts[name], model, negatives, not_relevant or {}, service)
+        for name, some in groupby(labelled, lambda pair: pair.document.collection)
+        for row in _triples([*some], parts[name], model, negatives, not_relevant or {}, service)
     )
     triples = Corpus.of_rows(rows, "the triples to train on", first)
     # Rounding may give other negatives, so the digest is that of the sources.
     said = f" {sorted(not_relevant.items())}" if not_relevant else ""
-    name = f"{of_documents.digest} {negatives} negatives{said}"
-    return replace(triples, digest=sha256(name.encode()).hexdigest())
+    return triples.of_source(f"{of_documents.digest} {negatives} negatives{said}")
 
 
 def _lists(
@@ -176,46 +173,38 @@ def _lists(
     corpus = Corpus.of_rows((each.row() for each in found), "the lists to train on")
     # The digest is that of the sources. With another active model, the teacher is another one.
     sources = [(query.text, query.title, query.rest) for queries in queries_in.values() for query in queries]
-    return replace(
-        corpus, digest=sha256(f"lists {teacher.fingerprint} {sorted(sources)}".encode()).hexdigest()
-    )
+    return corpus.of_source(f"lists {teacher.fingerprint} {sorted(sources)}")
 
 
 def _pairs(
     documents: Sequence[Document], judged: Mapping[str, Sequence[str]], withheld: AbstractSet[str]
 ) -> list[_Pair]:
     """Returns the judged pairs and the title pairs of a collection."""
-    places = {document.id: at for at, document in enumerate(documents)}
+    by_id = {document.id: document for document in documents}
     found = [
-        _Pair(query, documents[places[id]].content, places[id], judged=True)
+        _Pair(query, by_id[id].content, by_id[id], judged=True)
         for query, ids in judged.items()
         if plain(query) not in withheld
         for id in ids
-        if id in places and folded(documents[places[id]].text) != query
+        if id in by_id and folded(by_id[id].text) != query
     ]
     titled = title_pairs([(document.title, document.text) for document in documents if document.title])
     bodies = {pair.anchor: pair.positive for pair in titled if plain(pair.positive) not in withheld}
-    titles = ((folded(document.title), at) for at, document in enumerate(documents))
-    found += [
-        _Pair(title, Content(bodies[title]), at, judged=False) for title, at in titles if title in bodies
-    ]
+    titles = ((folded(document.title), document) for document in documents)
+    found += [_Pair(title, Content(bodies[title]), each, False) for title, each in titles if title in bodies]
     return found
 
 
-def _balanced(pairs: Mapping[str, Sequence[_Pair]]) -> dict[str, list[_Pair]]:
+def _balanced(pairs: Sequence[_Pair]) -> list[_Pair]:
     """Keeps at most as many title pairs as judged pairs, or all of them if no pair is judged.
 
     Title pairs gain nothing by themselves (training/RESULTS.md), so they must not displace judged pairs.
     Every run keeps the same titles.
     """
-    judged = sum(pair.judged for some in pairs.values() for pair in some)
-    titles = [(name, pair.anchor) for name, some in pairs.items() for pair in some if not pair.judged]
-    titles.sort(key=lambda title: place("title\0" + "\0".join(title)))
-    kept = {*titles[: judged or len(titles)]}
-    return {
-        name: [pair for pair in some if pair.judged or (name, pair.anchor) in kept]
-        for name, some in pairs.items()
-    }
+    titles = [pair for pair in pairs if not pair.judged]
+    titles.sort(key=lambda pair: place(f"title\0{pair.document.collection}\0{pair.anchor}"))
+    kept = {*titles[: len(pairs) - len(titles) or len(titles)]}
+    return [pair for pair in pairs if pair.judged or pair in kept]
 
 
 def _best_passages(pairs: Sequence[_Pair], model: Scorable) -> Iterator[Row]:
@@ -247,7 +236,7 @@ def _triples(
     vectors = unit_vectors(model.encode_queries, [*of_anchor])
     found = _find_nearest(service, documents, model, vectors)
     for (anchor, some), vector, hits in zip(of_anchor.items(), vectors, found, strict=True):
-        known = {texts[pairs[number].place] for number in some}
+        known = {folded(pairs[number].document.text) for number in some}
         said = [places[id] for id in not_relevant.get(anchor, ()) if id in places]
         said = [at for at in said if texts[at] not in known]
         known.update(texts[at] for at in said)

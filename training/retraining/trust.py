@@ -23,8 +23,9 @@ This module has only the rules, without click models, collections and HTTP.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, count
+from statistics import median_low
 
 from models.messages import amount
 
@@ -76,16 +77,14 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     for key, user in callers:
         of_key[key].add((key, user))
     turns = {key: min(get_number(each), MAX_TURNS) for key, each in of_key.items()}
-    rounds, seen = [], Counter[Caller]()
-    for at in range(len(callers) - 1, -1, -1):
-        rounds.append((seen[callers[at]], -at))
-        seen[callers[at]] += 1
-    taken = Counter[str]()
+    # The latest search of each caller, then the second latest of each, and so on.
+    of_caller: defaultdict[Caller, Iterator[int]] = defaultdict(count)
+    rounds = sorted((next(of_caller[callers[at]]), -at) for at in reversed(range(len(callers))))
+    taken: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))
     ranked = []
-    for _, place in sorted(rounds):
+    for _, place in rounds:
         key = callers[-place][0]
-        taken[key] += 1
-        ranked.append((taken[key] / turns[key], place))
+        ranked.append((next(taken[key]) / turns[key], place))
     return sorted(-place for _, place in sorted(ranked)[:most])
 
 
@@ -100,14 +99,13 @@ def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:
         visitors: Visitor of each search.
 
     """
-    counts: defaultdict[Hashable, Counter[str]] = defaultdict(Counter)
-    for group, visitor in zip(groups, visitors, strict=True):
-        counts[group][visitor] += 1
-    medians = {group: sorted(each.values())[(len(each) - 1) // 2] for group, each in counts.items()}
-    return [
-        min(1.0, medians[group] / counts[group][visitor])
-        for group, visitor in zip(groups, visitors, strict=True)
-    ]
+    searches = [*zip(groups, visitors, strict=True)]
+    counts = Counter(searches)
+    of_group: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for (group, _), number in counts.items():
+        of_group[group].append(number)
+    medians = {group: median_low(each) for group, each in of_group.items()}
+    return [min(1.0, medians[group] / counts[group, visitor]) for group, visitor in searches]
 
 
 def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +107,10 @@ class Corpus:
         digest = _digest(texts, columns, labels)
         leading = sum(row[0] in first for row, _ in rows)
         return cls(texts, digest, blank, count - blank - len(rows), columns, labels, digest, leading)
+
+    def of_source(self, source: str) -> Corpus:
+        """Returns the corpus with the digest of a description of its source."""
+        return replace(self, digest=hashlib.sha256(source.encode()).hexdigest())
 
     def __str__(self) -> str:
         dropped = f" ({self.blank:,} blank and {self.repeated:,} repeated dropped)"
