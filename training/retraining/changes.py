@@ -12,6 +12,7 @@ from training.evaluation.retrieval import Collection
 from training.ranking.cross_validation import Comparison
 from training.retraining.gate.gains import deciding
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
+from training.retraining.grouping import group
 
 MAX_CHANGED = 10  # maximum queries that gained, and maximum that lost
 MAX_ANSWERS = 1000  # queries that a version keeps: about 2 MB
@@ -75,8 +76,7 @@ def reordered(
         for name, row in compared.items()
         for each, gain, hits in zip(row.examples, (row.after - row.before).tolist(), row.hits, strict=True)
     )
-    for name in compared:
-        rows = [row for some in found.values() for row in some if row["search"] == name]
+    for name, rows in group((row["search"], row) for some in found.values() for row in some).items():
         ids = {hit["id"] for row in rows for side in _SIDES for hit in row[side]}
         _add_texts(rows, fetch(name, sorted(ids)))
     return {**found, "sides": ["hybrid order", "ranking"]}

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from models.messages import amount
 from training.mining.pairs import folded
 from training.retraining import trust
+from training.retraining.grouping import group
 from training.retraining.judgements import Clicked, Judgment
 from training.text.lines import valid
 from training.text.service import fetch_collections, fetch_events, qualified, shown, split_qualified
@@ -248,13 +249,8 @@ def judged_by(
     attraction = dict(
         zip(impressions.pairs, _attraction(impressions, bias, _MAX_UNSEEN).tolist(), strict=True)
     )
-    clicks: defaultdict[Pair, list[Session]] = defaultdict(list)
-    skips: defaultdict[Pair, list[Session]] = defaultdict(list)
-    for session in read.found:
-        for id in session.weights:
-            clicks[session.query, id].append(session)
-        for id in session.passed_over():
-            skips[session.query, id].append(session)
+    clicks = group(((session.query, id), session) for session in read.found for id in session.weights)
+    skips = group(((session.query, id), session) for session in read.found for id in session.passed_over())
 
     def agree(some: Sequence[Session]) -> bool:
         return len(some) >= least and trust.get_number(session.caller for session in some) >= visitors
@@ -265,8 +261,8 @@ def judged_by(
     unclear: defaultdict[str, set[str]] = defaultdict(set)
     for pair in dict.fromkeys([*attraction, *read.over_share, *read.untrusted]):
         query, id = pair
-        value, clicked, voters = attraction.get(pair, 1.0), clicks[pair], list[Session]()
-        if value <= _NOT_RELEVANT and agree(skips[pair]):
+        value, clicked, voters = attraction.get(pair, 1.0), clicks.get(pair, []), list[Session]()
+        if value <= _NOT_RELEVANT and agree(skips.get(pair, ())):
             gains[query][id], voters = 0.0, skips[pair]
         elif agree(clicked):
             gains[query][id], voters = round(value, 2), clicked if value >= _RELEVANT else []
@@ -381,10 +377,8 @@ def estimated_bias(sessions: Sequence[Session], seen_by: int = _SEEN_BY) -> floa
 
 def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: int) -> NDArray[np.bool_]:
     """Returns for each row whether its document was in several positions that enough visitors saw."""
-    saw: defaultdict[tuple[int, float], set[trust.Caller]] = defaultdict(set)
-    rows = zip(found.pair.tolist(), found.position.tolist(), found.session.tolist(), strict=True)
-    for pair, position, session in rows:
-        saw[pair, position].add(callers[session])
+    places = zip(found.pair.tolist(), found.position.tolist(), strict=True)
+    saw = group(zip(places, (callers[session] for session in found.session.tolist()), strict=True))
     known = Counter(pair for (pair, _), each in saw.items() if trust.get_number(each) >= seen_by)
     moved = np.array([known[pair] > 1 for pair in range(len(found.pairs))], np.bool_)
     return moved[found.pair]

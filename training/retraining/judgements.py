@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from training.errors import TrainingError
 from training.mining.pairs import folded
 from training.retraining.documents import get_collection
+from training.retraining.grouping import group
 from training.retraining.split import Part, assign_queries, place
 from training.retraining.trust import build_visitor, get_number
 from training.text.lines import Record, build_text, layout, read_records, valid
@@ -190,36 +191,32 @@ def judged(
             owner = _voter(judgment, trusted) if judgment.of_use else judgment.key
             votes.pop(owner, None)
             votes[owner] = judgment
-    answers: dict[str, dict[str, str | None]] = {}  # by query and id: the only key, or None
-    negatives: dict[str, list[str]] = {}
-    undecided: dict[str, list[str]] = {}
-    for (query, id), said in sorted((of_use | newest).items(), key=lambda item: item[0]):
+    answers: dict[tuple[str, str], str | None] = {}  # by pair: the only key, or None
+    negatives: list[tuple[str, str]] = []
+    undecided: list[tuple[str, str]] = []
+    for pair, said in sorted((of_use | newest).items(), key=lambda item: item[0]):
         of_voters = {_voter(judgment, trusted): judgment for judgment in said.values()}
         relevant = _majority({voter: judgment.relevant for voter, judgment in of_voters.items()})
-        if id not in known:
+        if pair[1] not in known:
             counts[UNKNOWN] += 1
         elif relevant is None:
             counts[CONTRADICTED] += 1
-            undecided.setdefault(query, []).append(id)
+            undecided.append(pair)
         elif relevant:
             yes = [judgment for judgment in of_voters.values() if judgment.relevant]
-            answers.setdefault(query, {})[id] = _single_answer(yes, trusted)
+            answers[pair] = _single_answer(yes, trusted)
         else:
-            negatives.setdefault(query, []).append(id)
+            negatives.append(pair)
     # If some answers of a query do not rest on a single key, its other answers are left out.
-    vouched = {query: [id for id, key in ids.items() if key is None] for query, ids in answers.items()}
-    relevants = {query: vouched[query] or [*ids] for query, ids in answers.items()}
-    right = [(query, id) for query, ids in relevants.items() for id in ids]
-    answered, stated = _places(right), _places(pair for pair in right if pair in newest)
-    single: dict[str, list[str]] = {}
-    for pair in [(query, id) for query, ids in answers.items() for id in ids if id not in relevants[query]]:
-        only = pair in newest and answered.isdisjoint(_places([pair]))
-        (single if only else undecided).setdefault(pair[0], []).append(pair[1])
-    keys = {
-        query: min(key for key in ids.values() if key is not None)
-        for query, ids in answers.items()
-        if not vouched[query]
-    }
+    vouched = {query for (query, _), key in answers.items() if key is None}
+    right = [pair for pair, key in answers.items() if key is None or pair[0] not in vouched]
+    relevants, answered = group(right), _places(right)
+    stated = _places(pair for pair in right if pair in newest)
+    others = [pair for pair in answers if pair[1] not in relevants[pair[0]]]
+    single = {pair: None for pair in others if pair in newest and answered.isdisjoint(_places([pair]))}
+    undecided += [pair for pair in others if pair not in single]
+    of_keys = group((query, key) for (query, _), key in answers.items() if key is not None)
+    keys = {query: min(each) for query, each in of_keys.items() if query not in vouched}
     of_use_alone = frozenset(relevants.keys() - {query for query, _ in stated})
     alone = len(keys) == len(relevants) and len({*keys.values()}) == 1  # All queries rest on the same key.
     may_judge = [query for query in relevants if query not in keys or not (trusted or alone)]
@@ -244,11 +241,11 @@ def judged(
         split.alike,
         keys,
         of_use_alone,
-        negatives,
+        group(negatives),
         counts,
         {query: each._replace(gains=gains[query]) for query, each in clicked.items()},
-        undecided,
-        single,
+        group(undecided),
+        group(single),
         stated,
     )
 

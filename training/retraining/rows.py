@@ -37,6 +37,7 @@ from training.mining.queries import Query, build_queries
 from training.mining.rerankers import Score
 from training.mining.teacher import lists, rescore
 from training.retraining.documents import Document
+from training.retraining.grouping import group
 from training.retraining.split import place, plain
 from training.text.corpus import LISTED, LISTS, PAIRS, TEXTS, TRIPLES, Corpus, Kind, Row
 from training.text.service import fetch_nearest, split_qualified
@@ -155,9 +156,7 @@ def _lists(
         )
     # Queries of users come first. Then a hash decides, so each run chooses the same queries.
     every.sort(key=lambda each: (each[1].source is not None, sha256(each[1].text.encode()).digest(), each[0]))
-    queries_in: dict[str, list[Query]] = {}
-    for collection, query in every[:MAX_LISTS]:
-        queries_in.setdefault(collection, []).append(query)
+    queries_in = group(every[:MAX_LISTS])
     teacher = active()
     listed = (
         each
@@ -229,9 +228,7 @@ def _triples(
     """
     texts = [folded(document.text) for document in documents]
     places = {document.id: at for at, document in enumerate(documents)}
-    of_anchor: dict[str, list[int]] = {}
-    for number, pair in enumerate(pairs):
-        of_anchor.setdefault(pair.anchor, []).append(number)
+    of_anchor = group((pair.anchor, number) for number, pair in enumerate(pairs))
     answers = Passages([pair.answer for pair in pairs], model)
     vectors = unit_vectors(model.encode_queries, [*of_anchor])
     found = _find_nearest(service, documents, model, vectors)

@@ -42,6 +42,7 @@ from training.mining.pairs import folded, get_body
 from training.ranking.examples import Example, Texts, build_example
 from training.retraining.documents import Document
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
+from training.retraining.grouping import group
 from training.retraining.judgements import Judged
 from training.retraining.split import Split, place, plain
 from training.text.service import DEFAULT, fetch_nearest, qualified, split_qualified
@@ -364,13 +365,10 @@ def compute_score(choose: Choose | None) -> Score | None:
 
 def _find_nearest(service: str, judged: Mapping[str, Sequence[str]], model: Scorable) -> list[str]:
     """Returns the ids of the service's hits: the first hit of each query, then each second hit, and so on."""
-    queries: dict[str, list[str]] = {}
-    for query, ids in judged.items():
-        for name in dict.fromkeys(split_qualified(id)[0] for id in ids):
-            queries.setdefault(name, []).append(query)
+    places = dict.fromkeys((split_qualified(id)[0], query) for query, ids in judged.items() for id in ids)
     lists = [
         [qualified(name, hit["id"]) for hit in found]
-        for name, some in queries.items()
+        for name, some in group(places).items()
         for found in fetch_nearest(
             service, name, unit_vectors(model.encode_queries, some), str(model.version)
         )

@@ -33,6 +33,7 @@ from training.mining.dedupe import near_duplicates
 from training.mining.pairs import folded
 from training.ranking.cross_validation import find_groups
 from training.retraining.documents import Document
+from training.retraining.grouping import group
 
 Part = Literal["train", "dev", "judge"]
 TRAIN: Part = "train"
@@ -155,7 +156,7 @@ def assign_queries(
     kept: dict[Part, Relevant] = {part: {} for part in _STRICT}
     for query, ids in relevant.items():
         part = of_query[query]
-        same = [id for id in ids if part == JUDGE or parts[id] == part]
+        same = [id for id in ids if parts[id] == part]
         if same and (part != JUDGE or query in may_judge):
             kept[part][query] = same
     return QueryParts(kept[TRAIN], kept[DEV], kept[JUDGE], parts, alike, frozenset(known))
@@ -187,10 +188,7 @@ def _fill_dev(of_query: dict[str, Part], groups: Mapping[str, int], may_choose: 
     """Moves groups of queries from the training part to dev, in the order of a hash."""
     counts = Counter(of_query.values())
     missing = min(MIN_DEV, (counts[TRAIN] + counts[DEV]) // 3) - counts[DEV]
-    members: dict[int, list[str]] = {}
-    for query, group in groups.items():
-        if of_query[query] == TRAIN:
-            members.setdefault(group, []).append(query)
+    members = group((number, query) for query, number in groups.items() if of_query[query] == TRAIN)
     for some in sorted(members.values(), key=lambda some: place(f"dev\0{min(some)}")):
         if len(some) <= missing and all(query in may_choose for query in some):
             of_query |= dict.fromkeys(some, DEV)
@@ -210,9 +208,9 @@ def _choose_parts(
         names.setdefault(groups[query], set()).update([alike[query]] if cut else ids)
     judges = {groups[query] for query in may_judge}
     of_group = {
-        group: choose_part(
-            place(min(some, key=lambda name: place(f"anchor\0{name}"))), share if group in judges else 0.0
+        number: choose_part(
+            place(min(some, key=lambda name: place(f"anchor\0{name}"))), share if number in judges else 0.0
         )
-        for group, some in names.items()
+        for number, some in names.items()
     }
-    return {query: of_group[group] for query, group in groups.items()}
+    return {query: of_group[number] for query, number in groups.items()}

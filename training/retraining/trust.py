@@ -28,6 +28,7 @@ from itertools import accumulate, count
 from statistics import median_low
 
 from models.messages import amount
+from training.retraining.grouping import group
 
 _VISITOR = "visitor "  # has a space, so no key has this name
 SINGLE_VISITOR, UNTRUSTED_KEY, OVER_SHARE = "single visitor", "untrusted key", "over the share"
@@ -73,9 +74,7 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     """
     if len(callers) <= most:
         return [*range(len(callers))]
-    of_key: defaultdict[str, set[Caller]] = defaultdict(set)
-    for key, user in callers:
-        of_key[key].add((key, user))
+    of_key = group((caller[0], caller) for caller in callers)
     turns = {key: min(get_number(each), MAX_TURNS) for key, each in of_key.items()}
     # The latest search of each caller, then the second latest of each, and so on.
     of_caller: defaultdict[Caller, Iterator[int]] = defaultdict(count)
@@ -101,11 +100,9 @@ def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:
     """
     searches = [*zip(groups, visitors, strict=True)]
     counts = Counter(searches)
-    of_group: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for (group, _), number in counts.items():
-        of_group[group].append(number)
-    medians = {group: median_low(each) for group, each in of_group.items()}
-    return [min(1.0, medians[group] / counts[group, visitor]) for group, visitor in searches]
+    of_group = group((name, number) for (name, _), number in counts.items())
+    medians = {name: median_low(each) for name, each in of_group.items()}
+    return [min(1.0, medians[name] / counts[name, visitor]) for name, visitor in searches]
 
 
 def reason_for(kept: int, over_share: int, untrusted: int, *, least: int) -> str:
