@@ -63,21 +63,16 @@ class Session:
     `positions` count from 1. `weights` has the documents with a click, open or convert.
     """
 
-    key: str
+    caller: trust.Caller
     query: str
-    user: str = ""  # the hash of the visitor's id, empty if none was given
     positions: dict[str, int] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # documents that the user called wrong
     has_page: bool = False
 
     @property
-    def caller(self) -> trust.Caller:
-        return self.key, self.user
-
-    @property
     def visitor(self) -> str:
-        return trust.build_visitor(self.key, self.user)
+        return trust.build_visitor(*self.caller)
 
     @property
     def collection(self) -> str:
@@ -131,11 +126,11 @@ def build_sessions(rows: Iterable[Mapping[str, Any]]) -> Sessions:
     untrusted: _Named = {}
     over_share = Counter[Pair]()
     for row in rows:
-        key, user, query = str(row.get("key", "")), str(row.get("user", "")), folded(row["query"])
+        caller, query = (str(row.get("key", "")), str(row.get("user", ""))), folded(row["query"])
         # Older services do not report whether a key is trusted, and count all keys.
         sessions = trusted if row.get("trusted", True) else untrusted
-        name = trust.build_visitor(key, user), row["search_id"], query
-        session = sessions.setdefault(name, Session(key, query, user))
+        name = trust.build_visitor(*caller), row["search_id"], query
+        session = sessions.setdefault(name, Session(caller, query))
         _add(session, row["id"], row["type"], row.get("position"), row["shown"])
         if len(sessions) > 2 * MAX_SEARCHES:
             dropped = _count_clicks(_bounded(sessions))
@@ -224,7 +219,7 @@ def used_at(url: str, requested: Sequence[str], bias: float | None, least: int, 
         line += f"; {lost}"
     kept = {session.query for session in sessions}
     of_kept = {name: tuple(query for query in queries if query in kept) for name, queries in queried.items()}
-    named = any(session.user for session in sessions)
+    named = any(session.caller[1] for session in sessions)
     return Use(found, line, of_kept, graded, dropped, trust.warnings(relevant, dropped, users=named))
 
 
@@ -275,8 +270,7 @@ def judged_by(
                 dropped[trust.reason_for(len(clicked), *left_out, least=least)] += 1
         latest = {session.visitor: session for session in voters}
         said += [
-            Judgment(query, id, value >= _RELEVANT, each.key, of_use=True, user=each.user)
-            for each in latest.values()
+            Judgment(query, id, value >= _RELEVANT, *each.caller, of_use=True) for each in latest.values()
         ]
     del dropped[""]
     examined, unrecorded = _examine(read.found, impressions.share.tolist(), bias)

@@ -59,26 +59,24 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
             f"compared with {active}. Run this again once it is active."
         )
     say("reading the documents")
-    place = config.corpus
+    corpus, table = config.corpus, config.judgements
     documents = (
-        documents_in(place.file) if place.file else documents_at(str(place.service), place.collections)
+        documents_in(corpus.file) if corpus.file else documents_at(str(corpus.service), corpus.collections)
     )
     say(str(documents))
-    require_enough(len(documents.kept), config.corpus.least)
-    split = hold_out(documents.kept, config.corpus.held_out)
+    require_enough(len(documents.kept), corpus.least)
+    split = hold_out(documents.kept, corpus.held_out)
     # The id of each document, or for a near copy that of the original.
     known = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
     known |= {id: known[first] for id, first in documents.copies.items()}
-    table = config.judgements
     learned = get_learned(store, active)
     said, used = read_judgments(config, say)
     found = judged(said, known, table.held_out, table.trusted, learned, used.clicked)
     split = split.moved(found.parts)
     left = "documents that neither judge nor nearly repeat another"
-    require_enough(len(split.train), config.corpus.least, left)
+    require_enough(len(split.train), corpus.least, left)
     say(f"{len(split.train):,} to train on, {len(split.held):,} held out; {_said(found)}")
-    service = config.corpus.service
-    served = Searches() if service is None else fetch_searches(service)
+    served = Searches() if corpus.service is None else fetch_searches(corpus.service)
     data = active, documents, split, found, frozenset(learned), _unjudged(config, used, found)
     return Gathered(config, store, say, *data, served, used)
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -161,7 +162,7 @@ def judged(
     known: Mapping[str, str],
     share: float,
     trusted: Collection[str] = (),
-    learned: Collection[str] = (),
+    learned: AbstractSet[str] = frozenset(),
     clicked: Mapping[str, Clicked] = MappingProxyType({}),
 ) -> Judged:
     """Combines judgments by votes, and assigns the queries to parts.

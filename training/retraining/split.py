@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, NamedTuple
 
 from training.mining.dedupe import near_duplicates
@@ -121,7 +122,7 @@ def assign_queries(
     relevant: Mapping[str, Sequence[str]],
     share: float,
     may_judge: Collection[str],
-    learned: Collection[str] = (),
+    learned: AbstractSet[str] = frozenset(),
     may_choose: Collection[str] = (),
 ) -> QueryParts:
     """Assigns all judged queries and their documents to parts.
@@ -143,8 +144,7 @@ def assign_queries(
     groups = find_groups([*relevant.values()], [*alike.values()]).tolist()
     grouped = dict(zip(relevant, groups, strict=True))
     of_query = _choose_parts(relevant, alike, grouped, share, may_judge)
-    digests = frozenset(learned)
-    names = {alike[query] for query, ids in relevant.items() if {digest(query), *map(digest, ids)} & digests}
+    names = {alike[query] for query, ids in relevant.items() if {digest(query), *map(digest, ids)} & learned}
     known = {query for query in relevant if alike[query] in names}
     of_query |= dict.fromkeys(known, TRAIN)
     if len(relevant) >= MIN_TO_FILL:

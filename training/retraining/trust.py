@@ -22,9 +22,9 @@ This module has only the rules, without click models, collections and HTTP.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, count
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from statistics import median_low
 
 from models.messages import amount
@@ -77,14 +77,13 @@ def in_turns(callers: Sequence[Caller], most: int) -> list[int]:
     of_key = group((caller[0], caller) for caller in callers)
     turns = {key: min(get_number(each), MAX_TURNS) for key, each in of_key.items()}
     # The latest search of each caller, then the second latest of each, and so on.
-    of_caller: defaultdict[Caller, Iterator[int]] = defaultdict(count)
-    rounds = sorted((next(of_caller[callers[at]]), -at) for at in reversed(range(len(callers))))
-    taken: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(1))
-    ranked = []
-    for _, place in rounds:
-        key = callers[-place][0]
-        ranked.append((next(taken[key]) / turns[key], place))
-    return sorted(-place for _, place in sorted(ranked)[:most])
+    of_caller = group((callers[at], at) for at in reversed(range(len(callers))))
+    rounds = sorted((number, -at) for some in of_caller.values() for number, at in enumerate(some))
+    searches = group((callers[-place][0], place) for _, place in rounds)
+    ranked = sorted(
+        (turn / turns[key], place) for key, some in searches.items() for turn, place in enumerate(some, 1)
+    )
+    return sorted(-place for _, place in ranked[:most])
 
 
 def weights(groups: Sequence[Hashable], visitors: Sequence[str]) -> list[float]:

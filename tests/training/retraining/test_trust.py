@@ -93,7 +93,7 @@ def test_a_flood_leaves_a_shop_with_many_searches_its_share(
     for events in ([*rows, *flood], [*flood, *rows]):
         of_shop = [each for each in build_sessions(events).found if each.query.startswith("q")]
         assert keeps <= len(of_shop) <= keeps + 1
-        assert {each.user for each in of_shop} == {f"u{at}" for at in range(visitors)}
+        assert {each.caller[1] for each in of_shop} == {f"u{at}" for at in range(visitors)}
         if keeps == 400:
             assert answers(events) == answers(rows)
             assert len(answers(rows)) == 400 // visitors
