@@ -96,8 +96,7 @@ class _Impressions(NamedTuple):
     pair: NDArray[np.int64]
     session: NDArray[np.int64]
     position: NDArray[np.float64]
-    clicked: NDArray[np.bool_]
-    weight: NDArray[np.float64]
+    weight: NDArray[np.float64]  # of the event with the document, 0 without one
     has_page: NDArray[np.bool_]
     share: NDArray[np.float64]  # trust.weights of each session
 
@@ -310,19 +309,17 @@ def _impressions(sessions: Sequence[Session]) -> _Impressions:
             number.setdefault((session.query, id), len(number)),
             at,
             1 if id in session.skipped else position,  # A user who calls a hit wrong has examined it.
-            id in session.weights,
-            session.weights.get(id, 1.0),
+            session.weights.get(id, 0.0),
         )
         for at, session in enumerate(sessions)
         for id, position in session.positions.items()
     ]
-    table = np.array(rows, np.float64).reshape(-1, 5)
+    table = np.array(rows, np.float64).reshape(-1, 4)
     pair, session = table[:, :2].astype(np.int64).T
     pages = np.array([each.has_page for each in sessions], np.bool_)
     groups = [(each.collection, each.query) for each in sessions]
     shares = trust.weights(groups, [each.visitor for each in sessions])
-    columns = pair, session, table[:, 2], table[:, 3] > 0, table[:, 4]
-    return _Impressions([*number], *columns, pages, np.array(shares, np.float64))
+    return _Impressions([*number], pair, session, table[:, 2], table[:, 3], pages, np.array(shares))
 
 
 def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray[np.float64]:
@@ -331,7 +328,7 @@ def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray
     `most_unseen` is the largest number of unrecorded searches, without an event, for each recorded search.
     """
     examined = found.position**-bias
-    share = found.share[found.session]
+    share, clicked = found.share[found.session], found.weight > 0
     attraction = np.full(len(found.pairs), _PRIOR)
     for _ in range(_ROUNDS):
         attractive = attraction[found.pair]
@@ -340,8 +337,8 @@ def _attraction(found: _Impressions, bias: float, most_unseen: float) -> NDArray
         unseen = np.where(found.has_page, np.minimum(none / np.maximum(1 - none, 1e-9), most_unseen), 0.0)
         of_unseen = unseen[found.session]
         unclicked = attractive * (1 - examined) / (1 - click)
-        liked = np.where(found.clicked, found.weight, unclicked) + of_unseen * unclicked
-        looks = np.where(found.clicked, found.weight, 1.0) + of_unseen
+        liked = np.where(clicked, found.weight, unclicked) + of_unseen * unclicked
+        looks = np.where(clicked, found.weight, 1.0) + of_unseen
         likes, all_looks = (
             np.bincount(found.pair, share * each, len(found.pairs)) for each in (liked, looks)
         )
@@ -381,7 +378,7 @@ def _has_moved(found: _Impressions, callers: Sequence[trust.Caller], seen_by: in
 def _likelihood(found: _Impressions, bias: float) -> float:
     """Returns the log-likelihood of the clicks, given that each session with a page has a click."""
     click = np.clip(found.position**-bias * _attraction(found, bias, _UNBOUNDED)[found.pair], 1e-9, 1 - 1e-9)
-    seen = found.share[found.session] * np.where(found.clicked, np.log(click), np.log1p(-click))
+    seen = found.share[found.session] * np.where(found.weight > 0, np.log(click), np.log1p(-click))
     none = np.bincount(found.session, np.log1p(-click), len(found.has_page))
     some = found.share * np.log(np.maximum(-np.expm1(none), 1e-9))
     return float(seen.sum() - some[found.has_page].sum())

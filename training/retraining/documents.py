@@ -72,8 +72,7 @@ def documents_in(file: Path) -> Documents:
         TrainingError: A line cannot be read, and the message names it. Or two documents have the same id.
 
     """
-    records = read_records(file, TEXTS.columns)
-    return _distinct((_of_record(record) for record in records), str(file))
+    return _distinct(map(_of_record, read_records(file, TEXTS.columns)), str(file))
 
 
 def documents_at(url: str, requested: Sequence[str] = ONLY_DEFAULT) -> Documents:
