@@ -96,7 +96,7 @@ def _build(
         "difference": difference,
         # Rank of the first relevant hit in each order, or None without one.
         "ranks": [next((rank for rank, id in enumerate(ids, 1) if id in relevant), None) for ids in orders],
-        "relevant": [_get_id(id) for id in relevant],
+        "relevant": [*relevant],
         **{
             side: [{"id": id, "rank": rank, "text": ""} for rank, id in enumerate(ids, 1)]
             for side, ids in zip(_SIDES, orders, strict=True)
@@ -119,14 +119,9 @@ def _cut(row: Answer) -> Answer:
 
 
 def _add_texts(rows: Iterable[Answer], texts: Mapping[str, str]) -> None:
-    """Adds texts by name, and replaces the names of documents and of their parts by the ids of documents."""
+    """Adds the texts of documents, given by id."""
     for hit in (hit for row in rows for side in _SIDES for hit in row[side]):
         hit["text"] = _short(texts.get(hit["id"], ""))
-        hit["id"] = _get_id(hit["id"])
-
-
-def _get_id(name: str) -> str:
-    return name.partition("\0")[0]
 
 
 def _short(text: str) -> str:

@@ -68,8 +68,9 @@ def collections(split: Split, candidates: int, least: int = MIN_QUERIES) -> dict
         least: Minimum number of queries of a kind.
 
     """
-    others = _others(split)
-    made = {"titles": _titles(split.held, others), "known": _known(split.held, others)}
+    every = _sort(split)
+    within = {document.id: document.collection for document in every}
+    made = {"titles": _titles(split.held, every, within), "known": _known(split.held, every, within)}
     return {name: _bounded(found, candidates) for name, found in made.items() if len(found.queries) >= least}
 
 
@@ -92,11 +93,10 @@ def judged_search(
         nearest: Ids of the documents to rank first of all, in this order.
 
     """
-    by_id = {document.id: document for document in (*split.held, *split.train, *split.dev)}
+    by_id = {document.id: document for document in _sort(split)}
     within = {id: document.collection for id, document in by_id.items()}
     answers = (id for ids in judged.values() for id in ids)
-    others = (document.id for document in (*split.held, *_others(split)))
-    order = dict.fromkeys([*(id for id in nearest if id in by_id), *answers, *others])
+    order = dict.fromkeys([*(id for id in nearest if id in by_id), *answers, *by_id])
     queries: dict[str, str] = {}
     relevant: dict[str, dict[str, float]] = {}
     for query, ids in judged.items():
@@ -217,17 +217,16 @@ def find(part: Collection, model: Scorable, setting: Setting, *, ranked: bool = 
     return found
 
 
-def _others(split: Split) -> list[Document]:
-    """Returns the documents that are not held out, in the order that searches add them."""
-    return sorted((*split.train, *split.dev), key=lambda document: place(f"candidate\0{document.id}"))
+def _sort(split: Split) -> list[Document]:
+    """Returns all documents in the order in which searches add them: first those that are held out."""
+    others = sorted((*split.train, *split.dev), key=lambda document: place(f"candidate\0{document.id}"))
+    return [*split.held, *others]
 
 
-def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
+def _titles(held: Sequence[Document], every: Sequence[Document], within: Mapping[str, str]) -> Collection:
     """Builds the search `titles`. A title that several documents of a collection have is not a query."""
-    both = (*held, *others)
-    bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in both}
-    within = {document.id: document.collection for document in both}
-    used = Counter((document.collection, plain(document.title)) for document in both)
+    bodies = {document.id: get_body(folded(document.title), folded(document.text)) for document in every}
+    used = Counter((document.collection, plain(document.title)) for document in every)
     queries = {}
     for document in held:
         title, once = folded(document.title), used[document.collection, plain(document.title)] == 1
@@ -236,17 +235,16 @@ def _titles(held: Sequence[Document], others: Sequence[Document]) -> Collection:
     # Another document with the very text would be right as well.
     answers = {(within[id], bodies[id]) for id in queries}
     documents = {
-        f"{id}\0text": Content(body)
+        id: Content(body)
         for id, body in bodies.items()
         if body and (id in queries or (within[id], body) not in answers)
     }
-    return _one_each(queries, documents, "\0text", within)
+    return Collection(documents, queries, {id: {id: 1.0} for id in queries}, 0, within)
 
 
-def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
+def _known(held: Sequence[Document], every: Sequence[Document], within: Mapping[str, str]) -> Collection:
     """Builds the search `known`: a query consists of rare words of a document, in the order of the text."""
-    both = (*held, *others)
-    words = {document.id: [*dict.fromkeys(_words(document.text))] for document in both}
+    words = {document.id: [*dict.fromkeys(_words(document.text))] for document in every}
     used = Counter(word for of_one in words.values() for word in of_one)
     queries = {}
     for document in held:
@@ -255,24 +253,8 @@ def _known(held: Sequence[Document], others: Sequence[Document]) -> Collection:
             rare = sorted(own, key=lambda word: (used[word], word))[: len(own) // 2]
             chosen = sorted(rare, key=lambda word: place(f"{document.id}\0{word}"))[:_KNOWN_WORDS]
             queries[document.id] = " ".join(word for word in own if word in chosen)
-    documents = {f"{document.id}\0whole": document.content for document in both}
-    return _one_each(queries, documents, "\0whole", {document.id: document.collection for document in both})
-
-
-def _one_each(
-    queries: dict[str, str], documents: dict[str, Content], suffix: str, within: Mapping[str, str]
-) -> Collection:
-    """Builds a collection in which each query has one answer.
-
-    Args:
-        queries: Queries by name.
-        documents: Documents by name. The answer of a query has the name of the query plus `suffix`.
-        suffix: End of the names of answers.
-        within: Collection of the service by document id.
-
-    """
-    parts = {name: within[name.removesuffix(suffix)] for name in (*queries, *documents)}
-    return Collection(documents, queries, {name: {f"{name}{suffix}": 1.0} for name in queries}, 0, parts)
+    documents = {document.id: document.content for document in every}
+    return Collection(documents, queries, {id: {id: 1.0} for id in queries}, 0, within)
 
 
 def _bounded(collection: Collection, candidates: int, first: Container[str] = ()) -> Collection:

@@ -64,8 +64,8 @@ SPLIT = Split(TRAIN, HELD, {})
 def test_a_title_of_a_document_held_out_finds_its_text_among_all() -> None:
     titles = collections(SPLIT, 1000)["titles"]
     assert titles.queries["h3"] == "Title 3"
-    assert titles.relevant["h3"] == {"h3\0text": 1.0}
-    assert titles.documents["h3\0text"].text.startswith("The text of h3")
+    assert titles.relevant["h3"] == {"h3": 1.0}
+    assert titles.documents["h3"].text.startswith("The text of h3")
     assert len(titles.queries) == MIN_QUERIES
     assert len(titles.documents) == MIN_QUERIES + 30
 
@@ -78,7 +78,7 @@ def test_a_title_that_several_have_or_that_is_the_text_asks_nothing() -> None:
 def test_a_text_that_begins_with_its_title_does_not_give_it_away() -> None:
     held = (*HELD, document("x", "Fuel cells", "Fuel cells: they make power."))
     titles = collections(SPLIT._replace(held=held), 1000)["titles"]
-    assert titles.documents["x\0text"] == Content("they make power.")
+    assert titles.documents["x"] == Content("they make power.")
 
 
 def test_a_judged_query_looks_among_all_and_its_answers_are_never_left_out() -> None:
@@ -122,7 +122,7 @@ def test_a_title_that_is_trained_on_as_well_asks_nothing_and_a_very_copy_is_no_c
     titles = collections(SPLIT._replace(train=train, held=(*HELD, document("z", "Z"))), 1000)["titles"]
     assert "h3" not in titles.queries
     assert "h4" in titles.queries
-    assert "y\0text" not in titles.documents
+    assert "y" not in titles.documents
 
 
 def test_what_judges_is_withheld() -> None:
@@ -152,8 +152,8 @@ def test_rare_words_of_a_document_ask_for_it() -> None:
     assert len(words) == 4
     assert {"giraffe3x", "number3x", "lion3x", "tiger3x"} & {*words}
     assert [each for each in held[3].text.split() if each in words] == words, "in the order of the text"
-    assert found.relevant["h3"] == {"h3\0whole": 1.0}
-    assert found.documents["h3\0whole"].whole.startswith("T 3\n")
+    assert found.relevant["h3"] == {"h3": 1.0}
+    assert found.documents["h3"].whole.startswith("T 3\n")
     assert found == collections(SPLIT._replace(held=held[::-1]), 1000)["known"]._replace(
         documents=found.documents
     )
@@ -472,10 +472,8 @@ def test_the_largest_changes_come_first_with_what_both_found() -> None:
 def test_nothing_changed_is_an_empty_list_and_titles_stand_in_by_their_documents() -> None:
     same = scores([0.5] * 40, [["wrong"]] * 40)
     assert find_changed(find_answers(REQUESTED_TEXTS, same, same)) == {"gained": [], "lost": []}
-    titles = {"titles": Collection({"a\0text": Content("A text")}, {"a": "A"}, {"a": {"a\0text": 1.0}}, 0)}
-    before, after = (
-        {"titles": {"each": [each], "hits": [["a\0text"]], "names": ["a"]}} for each in (0.0, 1.0)
-    )
+    titles = {"titles": Collection({"a": Content("A text")}, {"a": "A"}, {"a": {"a": 1.0}}, 0)}
+    before, after = ({"titles": {"each": [each], "hits": [["a"]], "names": ["a"]}} for each in (0.0, 1.0))
     [row] = find_changed(find_answers(titles, before, after))["gained"]
     assert (row["relevant"], row["candidate"]) == (["a"], [{"id": "a", "rank": 1, "text": "A text"}])
 
