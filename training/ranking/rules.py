@@ -67,10 +67,11 @@ def judge_judgments(rows: Rows) -> list[str]:
     """
     row = rows[COMING]
     if (few := row.independent) < MIN_QUERIES:
-        return [
+        reason = (
             f"Only {few} independent queries can judge, and {MIN_QUERIES} are needed: those on which several "
             "trusted keys agree, and on which no encoder was trained."
-        ]
+        )
+        return [reason]
     if row._replace(before=row.chance, after=row.before).interval(_RANDOM).low > 0:
         return []
     return ["The judgments look random: the search finds judged documents hardly better than by chance."]

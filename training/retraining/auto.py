@@ -281,10 +281,9 @@ def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:
 
 
 def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
-    stages, seed = find_stages(choice.recipe), gathered.config.train.seed
+    stages = find_stages(choice.recipe)
     recipe = replace(stages.recipes()[0], name=stages.name) if stages else load_recipe(choice.recipe)
-    seeded = recipe if seed is None else replace(recipe, seed=seed)
-    job = build_job(gathered, seeded, work, labels=stages is not None)
+    job = build_job(gathered, recipe, work, labels=stages is not None)
     return job if stages is None else _adapt(job, stages, gathered)
 
 

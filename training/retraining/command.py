@@ -20,12 +20,11 @@ from training.errors import TrainingError
 from training.methods.recipe_files import AUTO
 from training.retraining.config import (
     Config,
-    FoldersTable,
     GateTable,
     ScheduleTable,
     TrainTable,
     add_source,
-    build_corpus_table,
+    build_config,
     check,
     read_config,
 )
@@ -108,7 +107,7 @@ def read_options(options: argparse.Namespace) -> Config:
             if name != "config" and value != options.default(name):
                 raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
         return read_config(options.config)
-    corpus, rows = build_corpus_table(options), options.corpus
+    rows = options.corpus
     if rows and options.minutes is not None:
         raise TrainingError("--minutes goes with --from-service; with --corpus, --steps says how long.")
     if rows and options.recipe == AUTO:
@@ -117,12 +116,11 @@ def read_options(options: argparse.Namespace) -> Config:
         )
     if options.recipe == AUTO and options.set:
         raise TrainingError("--set changes one recipe, and auto chooses among several: add --recipe NAME.")
-    return Config(
-        corpus=corpus,
+    return build_config(
+        options,
         train=TrainTable(**{name: getattr(options, name) for name in _TRAIN}, set=changes(options.set)),
         gate=GateTable(mode=options.gate, data=options.data, require="not worse" if rows else "better"),
         schedule=ScheduleTable(threads=options.threads),
-        folders=FoldersTable(models=options.models_dir),
     )
 
 
@@ -158,4 +156,4 @@ def _recipe(table: TrainTable) -> Recipe:
     if recipe.result != "encoder":
         what = "a backbone to train from" if recipe.result == "backbone" else "a reranker"
         raise TrainingError(f"{recipe.name} makes {what}, and no encoder to serve: `simile train` runs it.")
-    return recipe if table.seed is None else replace(recipe, seed=table.seed)
+    return recipe

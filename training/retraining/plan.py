@@ -49,7 +49,8 @@ _MAX_ANSWERS_SHARE = 0.1  # maximum share of the training documents to hold back
 
 def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:
     """Creates a job with the settings of the configuration. The gate has no searches yet."""
-    data, gate = optional_data_folder(config.gate.data), config.gate
+    data, gate, seed = optional_data_folder(config.gate.data), config.gate, config.train.seed
+    recipe = recipe if seed is None else replace(recipe, seed=seed)
     given: dict[str, Any] = config.train.model_dump(include={"base", "steps", "minutes", "pair"})
     given |= {"mode": gate.mode, "require": gate.require, "thresholds": build_limits(config)}
     return Job(recipe=recipe, corpus=corpus, store=store, work=work, data=data, **given)

@@ -351,15 +351,15 @@ def clock(table: ScheduleTable) -> BaseTrigger:
         each = [given]
         if not given["day"].startswith("*") and not given["day_of_week"].startswith("*"):
             each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # As in cron, either is enough.
-        triggers = [CronTrigger(**one, timezone=table.timezone) for one in each]
-        if all(_after(trigger, datetime.now(UTC)) is None for trigger in triggers):
+        trigger = OrTrigger([CronTrigger(**one, timezone=table.timezone) for one in each])
+        if _after(trigger, datetime.now(UTC)) is None:
             raise ValueError("it is never due")  # noqa: TRY301
     except (ValueError, LookupError) as error:
         raise TrainingError(
             f"schedule.cron {table.cron!r} in {table.timezone}: {error}. "
             'Five fields are meant, as "30 3 * * *" for half past three every night.'
         ) from None
-    return triggers[0] if len(triggers) == 1 else OrTrigger(triggers)
+    return trigger
 
 
 def _after(trigger: BaseTrigger, now: datetime) -> datetime | None:

@@ -59,10 +59,8 @@ def tune(gathered: Gathered) -> Outcome:
     with closing(store.open(gathered.active, threads=config.schedule.threads or cpus.available())) as encoder:
         model = own.caching(build_scorable(encoder, passages=service.passages))
         for name, part in parts:
-            settings = list_settings(
-                Setting.of(served.search.get(name), service.mode), model.reads, service.mode
-            )
-            ranking = rankings.get(name)
+            now, ranking = Setting.of(served.search.get(name), service.mode), rankings.get(name)
+            settings = list_settings(now, model.reads, service.mode)
             about = served.fingerprint, settings, ranking, part.queries, part.relevant
             digest = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
             if known.get(name) != digest:

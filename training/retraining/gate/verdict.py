@@ -106,13 +106,12 @@ def sentence(gain: Gain) -> str:
     if gain.high < 0:
         return f"{said}worse."
     said += "not certain"
-    if gain.enough is not None and gain.queries is not None:
+    if gain.enough is not None:
         what = "judged queries" if gain.name == f"own {COMING}" else "queries"
         said += f"; about {gain.enough:,} {what} would settle a gain of this size, you have {gain.queries:,}"
     if gain.least is not None and math.isfinite(gain.least):
-        said += (
-            f". The least gain that would have shown, in four nights of five, is {_points(gain.least)} points"
-        )
+        least = _points(gain.least)
+        said += f". The least gain that would have shown, in four nights of five, is {least} points"
     return f"{said}."
 
 
@@ -147,10 +146,11 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
         "summary": [sentence(gain) for gain in verdict.gains],
         "reasons": verdict.reasons,
         "rows": [
-            row._asdict() | {"title": title(row.name), "measure": measure(row.name)} for row in verdict.rows
+            each._asdict() | {"title": title(each.name), "measure": measure(each.name)}
+            for each in verdict.rows
         ],
         "gains": [
-            gain._asdict() | {"title": title(gain.name), "shown": gain.shown} for gain in verdict.gains
+            each._asdict() | {"title": title(each.name), "shown": each.shown} for each in verdict.gains
         ],
         "meta": meta,
         "candidate": without_samples(candidate),
