@@ -160,17 +160,16 @@ def build_example(
     """
     best = [*scores][:MAX_RANKED]
     ids, features = [texts.ids[at] for at in best], np.zeros((len(best), len(FEATURES)))
-    example = Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
-    if not ranked:
-        return example
-    candidates = Candidates(
-        hybrid=np.array([scores[at] for at in best], np.float64),
-        bm25=np.array([bm25.get(at, 0.0) for at in best], np.float64),
-        passages=[texts.passages[at] for at in best],
-        titles=[texts.contents[at].title[:CHARACTERS] for at in best],
-        texts=[texts.contents[at].text[:CHARACTERS] for at in best],
-    )
-    return example._replace(features=build(query, vector, candidates, texts.mean_query))
+    if ranked:
+        candidates = Candidates(
+            hybrid=np.array([scores[at] for at in best], np.float64),
+            bm25=np.array([bm25.get(at, 0.0) for at in best], np.float64),
+            passages=[texts.passages[at] for at in best],
+            titles=[texts.contents[at].title[:CHARACTERS] for at in best],
+            texts=[texts.contents[at].text[:CHARACTERS] for at in best],
+        )
+        features = build(query, vector, candidates, texts.mean_query)
+    return Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:

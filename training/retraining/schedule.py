@@ -185,7 +185,7 @@ class Schedule:
             waits = [self.look_seconds]
             if self._due is not None:
                 waits.append((self._due - self.wall()).total_seconds())
-            if self._counts:
+            if self.config.schedule.new_documents:
                 waits.append(self._counts_at - time.monotonic())
             self._stopping.wait(max(0.0, min(waits)))
 
@@ -194,7 +194,7 @@ class Schedule:
 
         If several became due since the last check, only one runs.
         """
-        now = self.wall()
+        now, new_documents = self.wall(), self.config.schedule.new_documents
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
             if self._fires is None or now < self._fires:  # Otherwise this run is pending, and stays pending.
@@ -208,9 +208,9 @@ class Schedule:
             self._run("clock")
         elif read_request(self._models) is not None:
             self._run("request")
-        elif self._counts and time.monotonic() >= self._counts_at:
+        elif new_documents and time.monotonic() >= self._counts_at:
             self._counts_at = time.monotonic() + self.config.schedule.poll_seconds
-            self._by_documents()
+            self._by_documents(new_documents)
         else:
             return
         if self._due is not None and self._due <= self.wall():  # Another run became due meanwhile.
@@ -229,18 +229,14 @@ class Schedule:
         jitter = timedelta(seconds=random.uniform(0, self.config.schedule.jitter_seconds))  # noqa: S311
         self._due = None if fires is None else fires + jitter
 
-    @property
-    def _counts(self) -> bool:
-        return self.config.schedule.new_documents is not None and self.config.corpus.service is not None
-
-    def _by_documents(self) -> None:
-        """Runs a retraining if enough documents are new since the last finished run or the first check."""
+    def _by_documents(self, enough: int) -> None:
+        """Runs a retraining if `enough` documents are new since the last finished run or the first check."""
         count, known = self._count(), read_runs(self._models).get("documents")
         if count is None:
             return
         if not isinstance(known, int) or count < known:
             self._write({"documents": count})
-        elif count - known >= (self.config.schedule.new_documents or count + 1):
+        elif count - known >= enough:
             log.info("%d new documents", count - known)
             self._run("documents")
 

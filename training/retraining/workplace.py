@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,9 +69,6 @@ def _sweep() -> None:
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     """Makes SIGTERM end the process like Ctrl-C inside the `with` block, so `finally` blocks run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
