@@ -179,6 +179,7 @@ def fit_linear(
         prior: Weights with which the search begins, and towards which the result is pulled, shape (f,).
     """
     from scipy.optimize import minimize  # noqa: PLC0415  a second
+    from scipy.special import log_softmax, softmax  # noqa: PLC0415
 
     if not rows:
         return prior
@@ -193,11 +194,8 @@ def fit_linear(
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         scores = (flat @ weights).reshape(given.shape) + given
-        scores -= scores.max(axis=1, keepdims=True)
-        exponentials = np.exp(scores)
-        total = exponentials.sum(axis=1, keepdims=True)
-        logarithms = np.where(targets > 0, scores - np.log(total), 0)
-        slopes = (exponentials / total - targets).ravel() @ flat
+        logarithms = np.where(targets > 0, log_softmax(scores, axis=1), 0)
+        slopes = (softmax(scores, axis=1) - targets).ravel() @ flat
         pull = weights - prior
         strength = _STRENGTH / len(rows)
         value = -float((targets * logarithms).sum()) / len(rows) + strength * float(pull @ pull)

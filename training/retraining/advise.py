@@ -51,15 +51,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     source.add_argument("--from-service", metavar="URL", help="documents and judgments of a running service")
     source.add_argument("--config", type=Path, metavar="FILE", help="retrain.toml, as for `retrain`")
     add_source(command)
-    command.set_defaults(run=run, corpus=None)
+    command.set_defaults(run=partial(finish, run), corpus=None)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the advice. Returns the exit status: 0, or 4 if no recipe can help."""
-    return finish(partial(_run, options))
-
-
-def _run(options: argparse.Namespace) -> int:
+    """Prints the advice. Returns 0. Raises NothingToLearn if no recipe can help."""
     config = read_config(options.config) if options.config else build_config(options)
     check(config)
     to_stderr(LOADING)

@@ -198,10 +198,6 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
     attempts = _Attempts(say, [], [])
 
-    def train_by(choice: Choice, gathered: Gathered) -> Outcome:
-        job = _job(choice, gathered, work)
-        return retrain(replace(job, options=replace(job.options, **options)), say)
-
     on, service = config.gate.mode == "on", config.corpus.service
     ranked = on and service is not None and attempts.run(RANKING, _rank, config, store, say)
     try:
@@ -222,7 +218,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
             return attempts.outcomes[-1]
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
-        if attempts.run(choice.recipe, train_by, choice, gathered):
+        if attempts.run(choice.recipe, _train, choice, gathered, work, options):
             return attempts.outcomes[-1]
     if on:
         attempts.run(SEARCH, tune, gathered)
@@ -280,11 +276,12 @@ def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:
         raise NothingToLearn(str(error)) from error
 
 
-def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
+def _train(choice: Choice, gathered: Gathered, work: Path, options: dict[str, Any]) -> Outcome:
     stages = find_stages(choice.recipe)
     recipe = replace(stages.recipes()[0], name=stages.name) if stages else load_recipe(choice.recipe)
     job = build_job(gathered, recipe, work, labels=stages is not None)
-    return job if stages is None else _adapt(job, stages, gathered)
+    job = job if stages is None else _adapt(job, stages, gathered)
+    return retrain(replace(job, options=replace(job.options, **options)), gathered.say)
 
 
 def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:

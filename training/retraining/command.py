@@ -86,13 +86,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="off publishes without comparing, and the version says so for ever",
     )
     add_run(command)
-    command.set_defaults(run=run, default=command.get_default)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Runs a retraining and returns the exit status. Checks all arguments before the training."""
-    again = "The same command goes on." if options.config else "With --config a run is kept."
-    return finish(partial(_run, options), again)
+    command.set_defaults(run=partial(finish, run), default=command.get_default)
 
 
 def read_options(options: argparse.Namespace) -> Config:
@@ -124,7 +118,8 @@ def read_options(options: argparse.Namespace) -> Config:
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs a retraining and returns the exit status. Checks all arguments before the training."""
     config = read_options(options)
     check(config)
     to_stderr(LOADING)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import cache, partial
 from hashlib import sha256
@@ -130,8 +131,7 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         mined = sha256(f"{corpus.digest} by {' and '.join(teachers)}".encode())
         corpus = replace(corpus, digest=mined.hexdigest())
     say(f"training on {corpus}")
-    report = _report(corpus, recipe, store, active)
-    report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
+    report = _report(corpus, recipe, store.folder(active), (*gathered.used.warnings, *of_keys(found)))
     for warning in report["warnings"]:
         say(f"! {warning}")
     if recipe.source.kind in OF_LABELS:
@@ -206,11 +206,11 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
         )
 
 
-def _report(corpus: Corpus, recipe: Recipe, store: ModelStore, active: str) -> dict[str, Any]:
-    """Returns statistics of the corpus, and warnings about properties that may harm the training."""
+def _report(corpus: Corpus, recipe: Recipe, active: Path, more: Iterable[str]) -> dict[str, Any]:
+    """Returns statistics of the corpus, and warnings: about what may harm the training, and `more`."""
     # A text may be in several rows.
     texts = (
         corpus if corpus.columns == 1 else Corpus.of(dict.fromkeys(filter(None, corpus.texts)), "the rows")
     )
-    figures, found, _ = look_at(texts, recipe, store.folder(active))
-    return asdict(figures) | {"warnings": found}
+    figures, found, _ = look_at(texts, recipe, active)
+    return asdict(figures) | {"warnings": [*found, *more]}

@@ -206,7 +206,8 @@ def publish_learned(
     }
     manifest = served.model_copy(update=changed)
     queries = sum(len(each.rows[COMING].after) for each in accepted.values())
-    meta = build_meta(manifest, served, recipe, served.version, queries, get_learned(store, served.version))
+    meta = build_meta(manifest, served, recipe, served.version, queries)
+    meta["learned"] = sorted(get_learned(store, served.version))
     meta["learned_for"] = {name: each.told for name, each in accepted.items()}
     content = build_report(verdict, {}, {}, meta)
     prefix = "" if len(accepted) == 1 else "{}: "

@@ -453,7 +453,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--threads", type=positive, metavar="N", help="that embed queries (default: all)")
     command.add_argument("--dry-run", action="store_true", help="report only, and publish nothing")
     add_models_dir(command)
-    command.set_defaults(run=run, corpus=None, least=MIN_ROWS)
+    command.set_defaults(run=partial(finish, run), corpus=None, least=MIN_ROWS)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -462,14 +462,10 @@ def run(options: argparse.Namespace) -> int:
     config = build_config(options, judgements=judgements, schedule=schedule)
     check(config)
     store = ModelStore(config.folders.models)
-
-    def work() -> int:
-        with alone(store):
-            found = read_judged(config, store, to_stderr)
-            outcome = rank(found, config, store, print, publishing=not options.dry_run)
-        return 0 if options.dry_run else tell(outcome._replace(verdict=None))
-
-    return finish(work)
+    with alone(store):
+        found = read_judged(config, store, to_stderr)
+        outcome = rank(found, config, store, print, publishing=not options.dry_run)
+    return 0 if options.dry_run else tell(outcome._replace(verdict=None))
 
 
 def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:

