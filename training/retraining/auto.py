@@ -39,7 +39,6 @@ from training.retraining.rank import RANKING, rank, read_judged
 from training.retraining.rows import build_corpus
 from training.retraining.settings import tune
 from training.retraining.split import digest_pairs
-from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS
 from training.text.service import fetch_info
 
@@ -185,7 +184,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         config: The configuration.
         store: Store of model versions.
         work: Work folder.
-        options: Options of each training run, such as precision and threads.
+        options: Options of each training run besides those in the configuration.
         say: Called with progress messages.
 
     Returns:
@@ -306,7 +305,7 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
         # Without the sets of SIMILE_EVAL_DATA, because they are in a language that the model already reads.
         data=config.gate.data,
         choose=None,
-        options=Options(seed=config.train.seed),
+        options=replace(job.options, seed=config.train.seed, dev=None),
         staged=Staged(timed, corpora),
         about={**job.about, "learned": sorted(learned)},
     )

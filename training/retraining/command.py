@@ -131,12 +131,7 @@ def run(options: argparse.Namespace) -> int:
     recipe = None if train.recipe == AUTO else _recipe(train)
     place = config.folders.kept if options.config else None
     with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
-        given: dict[str, Any] = {
-            "precision": train.precision,
-            "threads": config.schedule.threads,
-            "progress": True,
-            "told": watch.told,
-        }
+        given: dict[str, Any] = {"progress": True, "told": watch.told}
         if recipe is None:
             return tell(retrain_auto(config, store, work, given, watch.say))
         make = prepare_rows if options.corpus else prepare

@@ -54,6 +54,7 @@ def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, wo
     recipe = recipe if seed is None else replace(recipe, seed=seed)
     given: dict[str, Any] = config.train.model_dump(include={"base", "steps", "minutes", "pair"})
     given |= {"mode": gate.mode, "require": gate.require, "thresholds": build_limits(config)}
+    given["options"] = Options(precision=config.train.precision, threads=config.schedule.threads)
     return Job(recipe=recipe, corpus=corpus, store=store, work=work, data=data, **given)
 
 
@@ -139,14 +140,15 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
     if recipe.source.kind is LISTS:
         of_people = {digest(query) for queries in gathered.queried.values() for query in queries}
         learned |= of_people & {digest(text) for text in corpus.texts[:: corpus.columns]}
+    job = _begin(config, recipe, corpus, store, work)
     return replace(
-        _begin(config, recipe, corpus, store, work),
+        job,
         searches=searches if config.gate.mode == "on" else {},
         choose=choose,
         found=found,
         served=gathered.served,
         active=active,
-        options=Options(dev=compute_score(choose)),
+        options=replace(job.options, dev=compute_score(choose)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
