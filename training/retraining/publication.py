@@ -118,16 +118,12 @@ def _measured(report: Mapping[str, Any]) -> Iterator[str]:
 
 def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
     """Yields sentences that count the documents and queries that were held out, and judged the candidate."""
-    meta = report["meta"]
-    if not (counts := meta.get("documents")):
-        return
-    learned = amount(counts["trained_on"], "document was", "documents were")
-    yield (
-        f"Of the corpus, {learned} there to learn from, and "
-        f"{counts['held_out']:,} others were held out and judged it."
-    )
-    held = amount(counts["queries_held_out"], "judged query was", "judged queries were")
-    yield f"{held} held out and judged it."
+    if counts := report["meta"].get("documents"):
+        learned = amount(counts["trained_on"], "document was", "documents were")
+        others = f"{counts['held_out']:,} others were held out and judged it"
+        yield f"Of the corpus, {learned} there to learn from, and {others}."
+        held = amount(counts["queries_held_out"], "judged query was", "judged queries were")
+        yield f"{held} held out and judged it."
 
 
 class Learned(NamedTuple):

@@ -93,11 +93,10 @@ def list_settings(now: Setting, reads: int, mode: Mode | None) -> list[Setting]:
     """
     tried = [tokens for tokens in (*_LENGTHS, reads) if tokens <= reads and tokens != usual_tokens(reads)]
     lengths = dict.fromkeys([now.passage_tokens, *([None, *tried] if reads else [])])
-    found = [Setting(each, tokens) for tokens in lengths for each in ([mode] if mode else MODES)]
+    modes = [mode] if mode else MODES
     # Keyword search has no passages.
-    return [
-        *dict.fromkeys([now, *(each for each in found if each.mode != "lexical" or not each.passage_tokens)])
-    ]
+    found = [Setting(each, length) for length in lengths for each in modes if each != "lexical" or not length]
+    return [*dict.fromkeys([now, *found])]
 
 
 def _learn(
