@@ -159,14 +159,10 @@ class Schedule:
         A later run on the same text continues the stopped run.
         """
         self._stopping.set()
-        child = self._child  # The other thread sets it to None when the run ends.
-        if child is not None:
-            child.terminate()
-        self._thread.join(_STOPPING_SECONDS)
-        child = self._child
-        if child is not None:
-            child.kill()
-        self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            if (child := self._child) is not None:  # The other thread sets it to None when the run ends.
+                end(child)
+            self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
         self._write({"next_run": None})
 
     def _give_signs(self) -> None:
