@@ -112,15 +112,8 @@ def build_meta(candidate: Manifest, served: Manifest, recipe: str, base: str, te
         base: Version that the candidate was made from.
         texts: Number of texts or judged queries that the candidate learned from.
     """
-    uses = {
-        "version",
-        "fingerprint",
-        "dimension",
-        "max_length",
-        "pooling",
-        "search_prompt",
-        "document_prompt",
-    }
+    uses = {"version", "fingerprint", "dimension", "max_length", "pooling"}
+    uses |= {"search_prompt", "document_prompt"}
     return {
         "candidate": candidate.model_dump(include=uses),
         "active": served.model_dump(include=uses),

@@ -146,11 +146,10 @@ def report(verdict: Verdict, candidate: Scores, active: Scores, meta: Mapping[st
         "summary": [sentence(gain) for gain in verdict.gains],
         "reasons": verdict.reasons,
         "rows": [
-            each._asdict() | {"title": title(each.name), "measure": measure(each.name)}
-            for each in verdict.rows
+            row._asdict() | {"title": title(row.name), "measure": measure(row.name)} for row in verdict.rows
         ],
         "gains": [
-            each._asdict() | {"title": title(each.name), "shown": each.shown} for each in verdict.gains
+            gain._asdict() | {"title": title(gain.name), "shown": gain.shown} for gain in verdict.gains
         ],
         "meta": meta,
         "candidate": without_samples(candidate),
