@@ -35,7 +35,7 @@ NEW, COMING = "new questions", "questions as they come"
 LARGEST = 0.1  # Share of the queries that may be connected before folds are drawn by query.
 SMALL = 10  # Queries that may be connected, even if they are a large share.
 
-MORE = 50  # Judged queries whose gain is predicted.
+_MORE = 50  # Judged queries whose gain is predicted.
 _SHARES, _SEEDS = (0.5, 0.75, 1.0), 3  # Of the judged queries and of the folds, for that.
 _CHOOSING = 3  # Folds that choose a procedure, so that 400 queries take less than a minute.
 LIKELY, CERTAIN = 0.8, 0.95  # Probabilities that an interval contains the true difference.
@@ -132,9 +132,8 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold]) -> Comparison:
         examples: Judged queries. Only those that judge and have an answer are scored.
         folds: From `draw_folds`, with their rankings.
     """
-    chance, before, after = np.full((3, len(examples)), np.nan)
+    columns = np.zeros((3, len(examples)))
     ranks = np.zeros((len(examples), 2), np.int64)
-    groups = _find_groups(examples)
     hits: dict[int, list[str]] = {}
     for fold in folds:
         memory = build_memory(fold.train)
@@ -145,13 +144,13 @@ def compare(examples: Sequence[Example], folds: Iterable[Fold]) -> Comparison:
             hybrid, scores = np.zeros(len(example.ids)), score_candidates(example, fold.ranking, memory)
             if fold.ranking.reranker is not None:
                 scores = example.rerank(scores, fold.ranking.reranker)
-            before[at], after[at] = example.score(hybrid), example.score(scores)
-            chance[at] = example.chance
-            ranks[at] = example.rank(hybrid) or 0, example.rank(scores) or 0
+            columns[:, at] = example.chance, example.score(hybrid), example.score(scores)
+            ranks[at] = example.rank(hybrid), example.rank(scores)
             hits[at] = [example.ids[place] for place in np.argsort(-scores, kind="stable").tolist()]
     scored = sorted(hits)
-    columns = (chance[scored], before[scored], after[scored], groups[scored], ranks[scored])
-    return Comparison(*columns, [examples[at] for at in scored], [hits[at] for at in scored])
+    chance, before, after = columns[:, scored]
+    others = [examples[at] for at in scored], [hits[at] for at in scored]
+    return Comparison(chance, before, after, _find_groups(examples)[scored], ranks[scored], *others)
 
 
 def learn(
@@ -191,7 +190,7 @@ def pays(coming: Comparison, new: Comparison) -> bool:
     return coming.interval(LIKELY).low > 0 and new.interval(LIKELY).high >= 0
 
 
-def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> str:
+def predict(examples: Sequence[Example], prior: Weights) -> str:
     """Returns a sentence about the gain by further judged queries, from a learning curve.
 
     Half, three quarters and all of the training queries are cross-validated. A line over the logarithm of
@@ -202,16 +201,11 @@ def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> st
     gains = []
     for share in _SHARES:
         count = round(share * len(examples) * (FOLDS - 1) / FOLDS)
-        rows = [
-            compare(
-                examples,
-                [fold.fit(fitting) for fold in limit(draw_folds(examples, COMING, seed), count, seed)],
-            )
-            for seed in range(_SEEDS)
-        ]
+        drawn = [limit(draw_folds(examples, COMING, seed), count, seed) for seed in range(_SEEDS)]
+        rows = [compare(examples, [fold.fit(fitting) for fold in folds]) for folds in drawn]
         gains.append(np.mean([row.after - row.before for row in rows], axis=0))
     logs = np.log(_SHARES) - np.mean(np.log(_SHARES))
-    brings = logs @ np.array(gains) / (logs @ logs) * np.log1p(more / len(examples))  # Of each query.
+    brings = logs @ np.array(gains) / (logs @ logs) * np.log1p(_MORE / len(examples))  # Of each query.
     if not len(brings):
         return "no judged query may judge, so nothing can be predicted."
     interval = of_mean(np.zeros(len(brings)), brings, level=LIKELY, groups=rows[0].groups)
@@ -219,7 +213,7 @@ def predict(examples: Sequence[Example], prior: Weights, more: int = MORE) -> st
     mean, low, high = (f"{100 * float(each):+.1f}" for each in (brings.mean(), *interval))
     return (
         f"half, three quarters and all of the {len(examples):,} judged queries gain {curve} points of "
-        f"nDCG@10. {more} more may bring {mean} (between {low} and {high}). This is not certain: it "
+        f"nDCG@10. {_MORE} more may bring {mean} (between {low} and {high}). This is not certain: it "
         "continues a line."
     )
 

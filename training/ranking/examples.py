@@ -20,7 +20,7 @@ from models.search.features import (
     Vectors,
     build,
 )
-from models.search.measures import dcg, judge
+from models.search.measures import dcg
 from models.search.ranking import MAX_RANKED, RERANKED, Ranking, RerankerWeight, rerank
 from training.evaluation.modes import Scores
 
@@ -94,16 +94,12 @@ class Example(NamedTuple):
     def score(self, scores: NDArray[np.float64]) -> float:
         """Returns nDCG@10 if the candidates are ordered by `scores`, ties in hybrid order.
 
-        If `self.seen` is known, a candidate without a gain takes up only a part of a rank: its weight in
-        `seen`. So candidates that users probably never saw count as if the list were without them (Sakai
-        2007, "Alternatives to Bpref").
+        A candidate takes up as much of a rank as it weighs (`weights`). So candidates that users probably
+        never saw count as if the list were without them (Sakai 2007, "Alternatives to Bpref").
         """
         order = np.argsort(-scores, kind="stable")
-        if self.seen is None:
-            return judge([self.ids[at] for at in order], self.relevant)["ndcg10"]
-        gains = self.gains[order]
-        ranks = np.cumsum(np.where(gains > 0, 1.0, self.seen[order]))
-        found = gains * (ranks <= 10) / np.log2(1 + np.maximum(ranks, 1))
+        ranks = np.cumsum(self.weights[order])
+        found = self.gains[order] * (ranks <= 10) / np.log2(1 + np.maximum(ranks, 1))
         return float(found.sum()) / self._ideal
 
     @property
@@ -117,10 +113,10 @@ class Example(NamedTuple):
         mean = float(self.gains.sum()) / max(count, 1.0)
         return mean * dcg([1.0] * min(10, round(count))) / self._ideal
 
-    def rank(self, scores: NDArray[np.float64]) -> int | None:
-        """Returns the position of the first relevant candidate, from 1, or None."""
+    def rank(self, scores: NDArray[np.float64]) -> int:
+        """Returns the position of the first relevant candidate, from 1, or 0."""
         ordered = self.gains[np.argsort(-scores, kind="stable")]
-        return int(np.argmax(ordered > 0)) + 1 if ordered.any() else None
+        return int(np.argmax(ordered > 0)) + 1 if ordered.any() else 0
 
 
 class Texts(NamedTuple):
@@ -164,27 +160,26 @@ def build_example(
     """
     best = [*scores][:MAX_RANKED]
     ids, features = [texts.ids[at] for at in best], np.zeros((len(best), len(FEATURES)))
-    example = Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
-    if not ranked:
-        return example
-    candidates = Candidates(
-        hybrid=np.array([scores[at] for at in best], np.float64),
-        bm25=np.array([bm25.get(at, 0.0) for at in best], np.float64),
-        passages=[texts.passages[at] for at in best],
-        titles=[texts.contents[at].title[:CHARACTERS] for at in best],
-        texts=[texts.contents[at].text[:CHARACTERS] for at in best],
-    )
-    return example._replace(features=build(query, vector, candidates, texts.mean_query))
+    if ranked:
+        candidates = Candidates(
+            hybrid=np.array([scores[at] for at in best], np.float64),
+            bm25=np.array([bm25.get(at, 0.0) for at in best], np.float64),
+            passages=[texts.passages[at] for at in best],
+            titles=[texts.contents[at].title[:CHARACTERS] for at in best],
+            texts=[texts.contents[at].text[:CHARACTERS] for at in best],
+        )
+        features = build(query, vector, candidates, texts.mean_query)
+    return Example(query, vector, ids, features, relevant, unrelated=texts.unrelated)
 
 
 def build_memory(examples: Sequence[Example]) -> Memory:
     """Returns the memory that a service would have of these queries."""
+    if not examples:
+        return NO_MEMORY
     answers = [
         {id: min(gain, 1.0) for id, gain in each.relevant.items()} | dict.fromkeys(each.wrong, 0.0)
         for each in examples
     ]
-    if not examples:
-        return NO_MEMORY
     return Memory(np.stack([each.vector for each in examples]), answers, examples[0].unrelated)
 
 
@@ -199,10 +194,8 @@ def remember(
         threshold: Judged queries must have a larger nearness (`Memory.recall`).
         without: Positions of judged queries to leave out.
     """
-    features = example.features.copy()
     recalled = memory.recall(example.vector, example.ids, threshold, without=without)
-    features[:, -len(MEMORY) :] = recalled
-    return features
+    return np.hstack([example.features[:, : -len(MEMORY)], recalled])
 
 
 def score_candidates(example: Example, ranking: Ranking, memory: Memory) -> NDArray[np.float64]:

@@ -77,6 +77,11 @@ class _Learnable(NamedTuple):
     weights: NDArray[np.float64]
 
     @property
+    def inputs(self) -> Features:
+        """The inputs of the linear model without memory: `scaled`, then `late`."""
+        return np.hstack([self.scaled[:, :_MEMORY], self.late])
+
+    @property
     def given(self) -> NDArray[np.float64]:
         """Logarithms of the weights, which are added to the scores in the softmax, shape (n,)."""
         return np.log(np.maximum(self.weights, 1e-9))
@@ -99,10 +104,7 @@ def fit(
     """
     rows = _learnable(examples)
     names = FEATURES[:_MEMORY] + (LATE if procedure.late else ())
-    alone = [
-        (np.hstack([row.scaled[:, :_MEMORY], row.late])[:, : len(names)], row.gains, row.given)
-        for row in rows
-    ]
+    alone = [(row.inputs[:, : len(names)], row.gains, row.given) for row in rows]
     learned = fit_linear(alone, np.array([prior.get(name, 0.0) for name in names]))
     weights = {name: round(float(weight), 6) for name, weight in zip(names, learned, strict=True)}
     mean = np.mean([each.vector for each in examples], axis=0) if examples else np.zeros(0)
@@ -133,11 +135,7 @@ def add_memory(ranking: Ranking, examples: Sequence[Example], threshold: float) 
     weights = np.array([ranking.weights.get(name, 0.0) for name in (*FEATURES, *LATE)])
     others = np.append(weights[:_MEMORY], weights[len(FEATURES) :])
     rows = [
-        (
-            row.scaled[:, _MEMORY:],
-            row.gains,
-            np.hstack([row.scaled[:, :_MEMORY], row.late]) @ others + row.given,
-        )
+        (row.scaled[:, _MEMORY:], row.gains, row.inputs @ others + row.given)
         for row in _learnable(examples, build_memory(examples), threshold)
     ]
     learned = [round(float(weight), 6) for weight in fit_linear(rows, weights[_MEMORY : len(FEATURES)])]
@@ -163,10 +161,9 @@ def _learnable(
         if not example.gains.any():
             continue
         features = remember(example, memory, threshold, folds[at % FOLDS])
-        late = np.zeros((len(features), len(LATE)))
-        if example.late is not None:
-            late = standardize_late(example.late)
-        rows.append(_Learnable(features, standardize(features), late, example.gains, example.weights))
+        late = np.full((len(features), len(LATE)), np.nan) if example.late is None else example.late
+        scaled = standardize(features), standardize_late(late)
+        rows.append(_Learnable(features, *scaled, example.gains, example.weights))
     return rows
 
 
@@ -182,6 +179,7 @@ def fit_linear(
         prior: Weights with which the search begins, and towards which the result is pulled, shape (f,).
     """
     from scipy.optimize import minimize  # noqa: PLC0415  a second
+    from scipy.special import log_softmax, softmax  # noqa: PLC0415
 
     if not rows:
         return prior
@@ -196,11 +194,8 @@ def fit_linear(
 
     def loss(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         scores = (flat @ weights).reshape(given.shape) + given
-        scores -= scores.max(axis=1, keepdims=True)
-        exponentials = np.exp(scores)
-        total = exponentials.sum(axis=1, keepdims=True)
-        logarithms = np.where(targets > 0, scores - np.log(total), 0)
-        slopes = (exponentials / total - targets).ravel() @ flat
+        logarithms = np.where(targets > 0, log_softmax(scores, axis=1), 0)
+        slopes = (softmax(scores, axis=1) - targets).ravel() @ flat
         pull = weights - prior
         strength = _STRENGTH / len(rows)
         value = -float((targets * logarithms).sum()) / len(rows) + strength * float(pull @ pull)

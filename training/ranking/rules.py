@@ -22,13 +22,9 @@ _RANDOM = 0.98  # Of the interval that tells judgments from random ones.
 
 def judge_first(rows: Rows) -> list[str]:
     """Returns the reasons not to publish the first ranking of a collection."""
-    reasons = judge_judgments(rows)
     few = rows[COMING].independent < _FEW
-    found = rows[COMING].interval(CERTAIN if few else LIKELY)
-    if not found.low > 0:
-        needed = f"certain, as it must be with fewer than {_FEW} independent queries" if few else "likely"
-        reasons.append(f"On {COMING} a gain is not {needed}: {_between(found)}.")
-    return reasons + _losses(rows, (NEW,))
+    needed = f"certain, as it must be with fewer than {_FEW} independent queries" if few else "likely"
+    return judge_judgments(rows) + _require_gain(rows, CERTAIN if few else LIKELY, needed)
 
 
 def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
@@ -43,9 +39,7 @@ def judge_refit(rows: Rows, against_active: Rows) -> list[str]:
 
 def judge_settings(rows: Rows) -> list[str]:
     """Returns the reasons not to publish other search settings of a collection."""
-    found = rows[COMING].interval(CERTAIN)
-    reasons = [] if found.low > 0 else [f"On {COMING} no gain is certain: {_between(found)}."]
-    return reasons + _losses(rows, (NEW,))
+    return _require_gain(rows, CERTAIN, "certain")
 
 
 def judge_added(rows: Rows, what: str, *, used: bool) -> tuple[bool, str]:
@@ -81,6 +75,13 @@ def judge_judgments(rows: Rows) -> list[str]:
     if row._replace(before=row.chance, after=row.before).interval(_RANDOM).low > 0:
         return []
     return ["The judgments look random: the search finds judged documents hardly better than by chance."]
+
+
+def _require_gain(rows: Rows, level: float, needed: str) -> list[str]:
+    """Returns the reasons if COMING has no gain in the interval of `level`, or NEW a loss."""
+    found = rows[COMING].interval(level)
+    reasons = [] if found.low > 0 else [f"On {COMING} a gain is not {needed}: {_between(found)}."]
+    return reasons + _losses(rows, (NEW,))
 
 
 def _losses(rows: Rows, names: tuple[str, ...]) -> list[str]:

@@ -21,14 +21,7 @@ from training.arguments import LOADING
 from training.errors import NothingToLearn
 from training.methods.recipe_files import SEARCH
 from training.ranking.fitting import MIN_QUERIES
-from training.retraining.config import (
-    Config,
-    FoldersTable,
-    add_source,
-    build_corpus_table,
-    check,
-    read_config,
-)
+from training.retraining.config import add_source, build_config, check, read_config
 from training.retraining.exits import finish
 from training.retraining.gather import gather
 from training.retraining.lineage import why_slower
@@ -58,20 +51,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     source.add_argument("--from-service", metavar="URL", help="documents and judgments of a running service")
     source.add_argument("--config", type=Path, metavar="FILE", help="retrain.toml, as for `retrain`")
     add_source(command)
-    command.set_defaults(run=run, corpus=None)
+    command.set_defaults(run=partial(finish, run), corpus=None)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the advice. Returns the exit status: 0, or 4 if no recipe can help."""
-    return finish(partial(_run, options))
-
-
-def _run(options: argparse.Namespace) -> int:
-    if options.config:
-        config = read_config(options.config)
-    else:
-        folder = FoldersTable(models=options.models_dir)
-        config = Config(corpus=build_corpus_table(options), folders=folder)
+    """Prints the advice. Returns 0. Raises NothingToLearn if no recipe can help."""
+    config = read_config(options.config) if options.config else build_config(options)
     check(config)
     to_stderr(LOADING)
     from training.retraining.auto import TUNE, build_material, choices, get_minutes, nothing  # noqa: PLC0415  torch
@@ -119,10 +104,9 @@ def advice(
         most: Maximum minutes of one training.
         served: True if a service has the documents.
     """
-    minutes = {choice: _minutes(choice.recipe, material, pace, most, served=served) for choice in found}
     return [
         f"{number}. {choice.recipe}, because {choice.why}. It gained {choice.gained}. "
-        f"About {max(1.0, minutes[choice]):.0f} min here."
+        f"About {max(1.0, _minutes(choice.recipe, material, pace, most, served=served)):.0f} min here."
         for number, choice in enumerate(found, 1)
     ]
 

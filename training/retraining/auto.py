@@ -39,7 +39,6 @@ from training.retraining.rank import RANKING, rank, read_judged
 from training.retraining.rows import build_corpus
 from training.retraining.settings import tune
 from training.retraining.split import digest_pairs
-from training.runs.options import Options
 from training.text.corpus import PAIRS, TEXTS
 from training.text.service import fetch_info
 
@@ -185,7 +184,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
         config: The configuration.
         store: Store of model versions.
         work: Work folder.
-        options: Options of each training run, such as precision and threads.
+        options: Options of each training run besides those in the configuration.
         say: Called with progress messages.
 
     Returns:
@@ -197,10 +196,6 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
     """
     train = config.train.model_copy(update={"minutes": get_minutes(config.train)})
     attempts = _Attempts(say, [], [])
-
-    def train_by(choice: Choice, gathered: Gathered) -> Outcome:
-        job = _job(choice, gathered, work)
-        return retrain(replace(job, options=replace(job.options, **options)), say)
 
     on, service = config.gate.mode == "on", config.corpus.service
     ranked = on and service is not None and attempts.run(RANKING, _rank, config, store, say)
@@ -222,7 +217,7 @@ def retrain_auto(config: Config, store: ModelStore, work: Path, options: dict[st
             return attempts.outcomes[-1]
     for choice in found:
         say(f"{choice.recipe}, because {choice.why}")
-        if attempts.run(choice.recipe, train_by, choice, gathered):
+        if attempts.run(choice.recipe, _train, choice, gathered, work, options):
             return attempts.outcomes[-1]
     if on:
         attempts.run(SEARCH, tune, gathered)
@@ -280,12 +275,12 @@ def _rank(config: Config, store: ModelStore, say: Say) -> Outcome:
         raise NothingToLearn(str(error)) from error
 
 
-def _job(choice: Choice, gathered: Gathered, work: Path) -> Job:
-    stages, seed = find_stages(choice.recipe), gathered.config.train.seed
+def _train(choice: Choice, gathered: Gathered, work: Path, options: dict[str, Any]) -> Outcome:
+    stages = find_stages(choice.recipe)
     recipe = replace(stages.recipes()[0], name=stages.name) if stages else load_recipe(choice.recipe)
-    seeded = recipe if seed is None else replace(recipe, seed=seed)
-    job = build_job(gathered, seeded, work, labels=stages is not None)
-    return job if stages is None else _adapt(job, stages, gathered)
+    job = build_job(gathered, recipe, work, labels=stages is not None)
+    job = job if stages is None else _adapt(job, stages, gathered)
+    return retrain(replace(job, options=replace(job.options, **options)), gathered.say)
 
 
 def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
@@ -310,7 +305,7 @@ def _adapt(job: Job, stages: Stages, gathered: Gathered) -> Job:
         # Without the sets of SIMILE_EVAL_DATA, because they are in a language that the model already reads.
         data=config.gate.data,
         choose=None,
-        options=Options(seed=config.train.seed),
+        options=replace(job.options, seed=config.train.seed, dev=None),
         staged=Staged(timed, corpora),
         about={**job.about, "learned": sorted(learned)},
     )

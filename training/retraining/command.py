@@ -20,12 +20,11 @@ from training.errors import TrainingError
 from training.methods.recipe_files import AUTO
 from training.retraining.config import (
     Config,
-    FoldersTable,
     GateTable,
     ScheduleTable,
     TrainTable,
     add_source,
-    build_corpus_table,
+    build_config,
     check,
     read_config,
 )
@@ -87,13 +86,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="off publishes without comparing, and the version says so for ever",
     )
     add_run(command)
-    command.set_defaults(run=run, default=command.get_default)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Runs a retraining and returns the exit status. Checks all arguments before the training."""
-    again = "The same command goes on." if options.config else "With --config a run is kept."
-    return finish(partial(_run, options), again)
+    command.set_defaults(run=partial(finish, run), default=command.get_default)
 
 
 def read_options(options: argparse.Namespace) -> Config:
@@ -108,7 +101,7 @@ def read_options(options: argparse.Namespace) -> Config:
             if name != "config" and value != options.default(name):
                 raise TrainingError(f"--{name.replace('_', '-')} goes with no --config: the file says it.")
         return read_config(options.config)
-    corpus, rows = build_corpus_table(options), options.corpus
+    rows = options.corpus
     if rows and options.minutes is not None:
         raise TrainingError("--minutes goes with --from-service; with --corpus, --steps says how long.")
     if rows and options.recipe == AUTO:
@@ -117,16 +110,16 @@ def read_options(options: argparse.Namespace) -> Config:
         )
     if options.recipe == AUTO and options.set:
         raise TrainingError("--set changes one recipe, and auto chooses among several: add --recipe NAME.")
-    return Config(
-        corpus=corpus,
+    return build_config(
+        options,
         train=TrainTable(**{name: getattr(options, name) for name in _TRAIN}, set=changes(options.set)),
         gate=GateTable(mode=options.gate, data=options.data, require="not worse" if rows else "better"),
         schedule=ScheduleTable(threads=options.threads),
-        folders=FoldersTable(models=options.models_dir),
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Runs a retraining and returns the exit status. Checks all arguments before the training."""
     config = read_options(options)
     check(config)
     to_stderr(LOADING)
@@ -138,12 +131,7 @@ def _run(options: argparse.Namespace) -> int:
     recipe = None if train.recipe == AUTO else _recipe(train)
     place = config.folders.kept if options.config else None
     with alone(store), workplace(place) as work, watched(store.root, to_stderr) as watch:
-        given: dict[str, Any] = {
-            "precision": train.precision,
-            "threads": config.schedule.threads,
-            "progress": True,
-            "told": watch.told,
-        }
+        given: dict[str, Any] = {"progress": True, "told": watch.told}
         if recipe is None:
             return tell(retrain_auto(config, store, work, given, watch.say))
         make = prepare_rows if options.corpus else prepare
@@ -158,4 +146,4 @@ def _recipe(table: TrainTable) -> Recipe:
     if recipe.result != "encoder":
         what = "a backbone to train from" if recipe.result == "backbone" else "a reranker"
         raise TrainingError(f"{recipe.name} makes {what}, and no encoder to serve: `simile train` runs it.")
-    return recipe if table.seed is None else replace(recipe, seed=table.seed)
+    return recipe

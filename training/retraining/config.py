@@ -236,8 +236,8 @@ def add_source(command: argparse.ArgumentParser) -> None:
     add_models_dir(command)
 
 
-def build_corpus_table(options: argparse.Namespace) -> CorpusTable:
-    """Returns the table for `--corpus` or `--from-service`.
+def build_config(options: argparse.Namespace, **tables: Table) -> Config:
+    """Returns the configuration for `--corpus` or `--from-service`, with further tables.
 
     Raises:
         TrainingError: The name of a collection is invalid, or a collection is named without a service.
@@ -245,7 +245,8 @@ def build_corpus_table(options: argparse.Namespace) -> CorpusTable:
     """
     collections, file = chosen(options), options.corpus
     place = {"file": file} if file else {"service": options.from_service, "collections": collections}
-    return CorpusTable(**place, least=max(2, options.least))
+    corpus = CorpusTable(**place, least=max(2, options.least))
+    return Config(corpus=corpus, folders=FoldersTable(models=options.models_dir), **tables)
 
 
 def read_config(file: Path) -> Config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 
 from models.progress import to_stderr
@@ -12,18 +13,14 @@ from training.retraining.publication import Outcome
 REFUSED, NOTHING, BUSY, STOPPED = 3, 4, 5, 130
 
 
-def finish(work: Callable[[], int], again: str = "") -> int:
-    """Runs `work`. Returns its exit status.
+def finish(work: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Runs a command. Returns its exit status.
 
     If it raises NothingToLearn, Busy or Interrupted, prints the reason, and returns the status for that
     error.
-
-    Args:
-        work: Runs a command.
-        again: How to continue the command after Ctrl-C.
     """
     try:
-        return work()
+        return work(options)
     except NothingToLearn as error:
         print(f"Nothing to learn: {error}")  # noqa: T201  the answer of the command
         return NOTHING
@@ -31,6 +28,7 @@ def finish(work: Callable[[], int], again: str = "") -> int:
         to_stderr(str(error))
         return BUSY
     except Interrupted as stopped:
+        again = "The same command goes on." if options.config else "With --config a run is kept."
         to_stderr(f"{stopped} {again}")
         return STOPPED
 

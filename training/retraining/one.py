@@ -170,7 +170,7 @@ def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: 
     except Damaged as error:
         return Outcome(None, False, str(error), None)
     files = artifacts.folder(candidate)
-    about = build_meta(manifest, served, job.recipe.name, job.base, len(job.corpus), ()) | {
+    about = build_meta(manifest, served, job.recipe.name, job.base, len(job.corpus)) | {
         "corpus": job.corpus.digest,
         "gate": job.mode,
         "require": job.require,
@@ -190,7 +190,7 @@ def judge(job: Job, before: Scores, artifacts: ModelStore, candidate: str, say: 
     number = count_test(job.store, [name for each in deciding(was) for name in was[each][NAMES]])
     about["looks"] = round(number, 2)
     verdict = gate.compare(after, before, job.thresholds, job.require, number)
-    verdict = verdict._replace(reasons=verdict.reasons + gate.changed_use(manifest, served))
+    verdict = verdict._replace(reasons=(*verdict.reasons, *gate.changed_use(manifest, served)))
     content = report(verdict, after, before, about)
     answers = find_answers(job.searches, was, now)
     if answers:

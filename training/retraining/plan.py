@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import cache, partial
 from hashlib import sha256
@@ -49,9 +50,11 @@ _MAX_ANSWERS_SHARE = 0.1  # maximum share of the training documents to hold back
 
 def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:
     """Creates a job with the settings of the configuration. The gate has no searches yet."""
-    data, gate = optional_data_folder(config.gate.data), config.gate
+    data, gate, seed = optional_data_folder(config.gate.data), config.gate, config.train.seed
+    recipe = recipe if seed is None else replace(recipe, seed=seed)
     given: dict[str, Any] = config.train.model_dump(include={"base", "steps", "minutes", "pair"})
     given |= {"mode": gate.mode, "require": gate.require, "thresholds": build_limits(config)}
+    given["options"] = Options(precision=config.train.precision, threads=config.schedule.threads)
     return Job(recipe=recipe, corpus=corpus, store=store, work=work, data=data, **given)
 
 
@@ -129,8 +132,7 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         mined = sha256(f"{corpus.digest} by {' and '.join(teachers)}".encode())
         corpus = replace(corpus, digest=mined.hexdigest())
     say(f"training on {corpus}")
-    report = _report(corpus, recipe, store, active)
-    report["warnings"] = [*report["warnings"], *gathered.used.warnings, *of_keys(found)]
+    report = _report(corpus, recipe, store.folder(active), (*gathered.used.warnings, *of_keys(found)))
     for warning in report["warnings"]:
         say(f"! {warning}")
     if recipe.source.kind in OF_LABELS:
@@ -138,14 +140,15 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
     if recipe.source.kind is LISTS:
         of_people = {digest(query) for queries in gathered.queried.values() for query in queries}
         learned |= of_people & {digest(text) for text in corpus.texts[:: corpus.columns]}
+    job = _begin(config, recipe, corpus, store, work)
     return replace(
-        _begin(config, recipe, corpus, store, work),
+        job,
         searches=searches if config.gate.mode == "on" else {},
         choose=choose,
         found=found,
         served=gathered.served,
         active=active,
-        options=Options(dev=compute_score(choose)),
+        options=replace(job.options, dev=compute_score(choose)),
         about={
             "documents": counts(gathered.documents, split, found, gathered.used),
             "collections": dict(Counter(document.collection for document in gathered.documents.kept)),
@@ -205,11 +208,11 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
         )
 
 
-def _report(corpus: Corpus, recipe: Recipe, store: ModelStore, active: str) -> dict[str, Any]:
-    """Returns statistics of the corpus, and warnings about properties that may harm the training."""
+def _report(corpus: Corpus, recipe: Recipe, active: Path, more: Iterable[str]) -> dict[str, Any]:
+    """Returns statistics of the corpus, and warnings: about what may harm the training, and `more`."""
     # A text may be in several rows.
     texts = (
         corpus if corpus.columns == 1 else Corpus.of(dict.fromkeys(filter(None, corpus.texts)), "the rows")
     )
-    figures, found, _ = look_at(texts, recipe, store.folder(active))
-    return asdict(figures) | {"warnings": found}
+    figures, found, _ = look_at(texts, recipe, active)
+    return asdict(figures) | {"warnings": [*found, *more]}

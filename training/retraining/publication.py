@@ -30,13 +30,12 @@ from models.publishing.layout import write_card
 from models.search.ranking import FOLDER, Ranking
 from models.store import REQUESTED, ModelStore
 from training.errors import NothingToLearn
-from training.evaluation.report.markdown import escape, listed, table
 from training.ranking.cross_validation import CERTAIN, COMING, Rows
 from training.retraining import ledger
 from training.retraining.changes import reordered
 from training.retraining.gate.gains import build_gain
-from training.retraining.gate.page import write_page
-from training.retraining.gate.verdict import Verdict, figure
+from training.retraining.gate.page import describe_verdict, list_figures, write_page
+from training.retraining.gate.verdict import Verdict
 from training.retraining.gate.verdict import report as build_report
 from training.retraining.lineage import active_version, find_anchor
 from training.retraining.scoring import build_meta
@@ -112,30 +111,19 @@ def _measured(report: Mapping[str, Any]) -> Iterator[str]:
     if "rows" not in report:
         yield "The gate was off: this version was compared with no other."
         return
-    active = report["meta"]["active"]["version"]
-    yield f"**{escape(report['headline'])}** Compared with {active}, {report['meta']['date']}."
-    yield from map(escape, report["summary"])
-    if report["reasons"]:
-        yield listed(report["reasons"])
-    rows = [
-        (row["title"], row["measure"], figure(row["active"]), figure(row["candidate"]))
-        for row in report["rows"]
-    ]
-    yield table(("", "measure", "that version", "this version"), rows, words=(0, 1))
+    yield from describe_verdict(report)
+    if report["rows"]:
+        yield list_figures(report)
 
 
 def _held_out(report: Mapping[str, Any]) -> Iterator[str]:
     """Yields sentences that count the documents and queries that were held out, and judged the candidate."""
-    meta = report["meta"]
-    if not (counts := meta.get("documents")):
-        return
-    learned = amount(counts["trained_on"], "document was", "documents were")
-    yield (
-        f"Of the corpus, {learned} there to learn from, and "
-        f"{counts['held_out']:,} others were held out and judged it."
-    )
-    held = amount(counts["queries_held_out"], "judged query was", "judged queries were")
-    yield f"{held} held out and judged it."
+    if counts := report["meta"].get("documents"):
+        learned = amount(counts["trained_on"], "document was", "documents were")
+        others = f"{counts['held_out']:,} others were held out and judged it"
+        yield f"Of the corpus, {learned} there to learn from, and {others}."
+        held = amount(counts["queries_held_out"], "judged query was", "judged queries were")
+        yield f"{held} held out and judged it."
 
 
 class Learned(NamedTuple):
@@ -214,7 +202,8 @@ def publish_learned(
     }
     manifest = served.model_copy(update=changed)
     queries = sum(len(each.rows[COMING].after) for each in accepted.values())
-    meta = build_meta(manifest, served, recipe, served.version, queries, get_learned(store, served.version))
+    meta = build_meta(manifest, served, recipe, served.version, queries)
+    meta["learned"] = sorted(get_learned(store, served.version))
     meta["learned_for"] = {name: each.told for name, each in accepted.items()}
     content = build_report(verdict, {}, {}, meta)
     prefix = "" if len(accepted) == 1 else "{}: "
@@ -241,16 +230,14 @@ def request(store: ModelStore, active: str, candidate: str, verdict: Verdict | N
 
     `active` may also be a version that this retraining has just requested.
     """
-    now, by_hand = active_version(store), activated_by_hand(store)
-    reason = ""
-    if active not in {now, store.requested()}:
-        reason = f"{now} became active while it was trained; it was compared with {active}."
+    now, by_hand, reason = active_version(store), activated_by_hand(store), ""
     if by_hand not in {None, active}:
         reason = f"{by_hand} is about to be activated, by hand; the candidate was compared with {active}."
-    if reason:
-        return Outcome(candidate, False, reason, verdict)
-    store.request(candidate)
-    return Outcome(candidate, True, "", verdict)
+    elif active not in {now, store.requested()}:
+        reason = f"{now} became active while it was trained; it was compared with {active}."
+    else:
+        store.request(candidate)
+    return Outcome(candidate, not reason, reason, verdict)
 
 
 def activated_by_hand(store: ModelStore) -> str | None:

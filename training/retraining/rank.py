@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models import cpus
 from models.errors import ModelError
@@ -53,14 +54,7 @@ from training.ranking.fitting import MIN_QUERIES, Weights
 from training.ranking.reranked import add_weight, leave_alone
 from training.ranking.rules import describe, judge_added, judge_first, judge_refit
 from training.retraining import ledger
-from training.retraining.config import (
-    Config,
-    CorpusTable,
-    FoldersTable,
-    JudgmentsTable,
-    ScheduleTable,
-    check,
-)
+from training.retraining.config import MIN_ROWS, Config, JudgmentsTable, ScheduleTable, build_config, check
 from training.retraining.exits import finish, tell
 from training.retraining.gather import read_judgments
 from training.retraining.judgements import Clicked, Judged, judged
@@ -73,7 +67,6 @@ from training.runs.export import add_models_dir
 from training.text.service import (
     MAX_CLICKED,
     add_options,
-    chosen,
     fetch_collections,
     fetch_explained,
     fetch_reranked,
@@ -200,12 +193,12 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
     digest = _digest(served, name, labels, reranker)
     if ledger.read(store, RANKING).get(name) == digest:
         raise NothingToLearn("no judgment changed since the last ranking was learned.")
-    before = read_rankings(store, served).get(name)
+    before, default = read_rankings(store, served).get(name), get_default()
+    kept, prior = before or default, default.weights
     examples = _build_examples(name, labels, given)
     given.say(f"fitting a ranking of {name} to {len(examples):,} judged queries, eleven times")
-    prior = get_default().weights
-    fitting = partial(learn, prior=prior, mean_query=before.mean_query if before else None)
-    examples, late = _add_late(name, examples, given, before)
+    fitting = partial(learn, prior=prior, mean_query=kept.mean_query)
+    examples, late = _add_late(name, examples, given, kept.projection)
     if reranker is not None:
         try:
             examples = _add_scores(name, examples, given, reranker)
@@ -224,16 +217,15 @@ def _learn(name: str, labels: Mapping[str, Labels], given: _Given) -> Learned:
         fitting_late = partial(fitting, late=True)
         folds_late = fit_folds(examples, fitting_late)
         rows_late = compare_all(judging, folds_late)
-        known = bool(before and before.late)
-        used, said = judge_added(_against(rows, rows_late), "Late interaction", used=known)
+        used, said = judge_added(_against(rows, rows_late), "Late interaction", used=bool(kept.late))
         told.append(said)
         if used:
             folds, rows, fitting = folds_late, rows_late, fitting_late
         else:
             late = b""
     reasons = find_reasons(examples, judging, rows, before, prior)
-    kept = {"fingerprint": served.fingerprint, "late": late, "reranker": before and before.reranker}
-    ranking = fitting(examples).model_copy(update=kept)
+    about = {"fingerprint": served.fingerprint, "late": late, "reranker": kept.reranker}
+    ranking = fitting(examples).model_copy(update=about)
     if reranker is not None:
         given.say(f"fitting the weight of {reranker.version}")
         weight, said = _weigh(ranking, examples, judging, folds, reranker.fingerprint)
@@ -287,26 +279,25 @@ def _add_scores(name: str, examples: Sequence[Example], given: _Given, reranker:
     """Adds the scores of a reranker to the candidates. Raises TrainingError if most have none."""
     queries, version = [each.query for each in examples], given.served.version
     found = fetch_reranked(given.url, name, queries, MAX_RANKED + MAX_RECALLED, reranker.version, version)
-    added, count, scored = [], 0, 0
+    added = []
     for each, known in zip(examples, found, strict=True):
         scores = np.array([known.get(id, np.nan) for id in each.ids], np.float32)
         added.append(each._replace(reranked=remove_activation(scores, reranker.activation)))
-        count, scored = count + len(scores), scored + int(np.isfinite(scores).sum())
-    if 2 * scored < count:
-        raise TrainingError(f"{reranker.version} scored only {scored:,} of {count:,} hits in time.")
+    every = np.concatenate([each.reranked for each in added])
+    if 2 * (scored := np.isfinite(every).sum()) < len(every):
+        raise TrainingError(f"{reranker.version} scored only {scored:,} of {len(every):,} hits in time.")
     return added
 
 
 def _add_late(
-    name: str, examples: list[Example], given: _Given, before: Ranking | None
+    name: str, examples: list[Example], given: _Given, projection: NDArray[np.float32] | None
 ) -> tuple[list[Example], bytes]:
-    """Computes the features of late interaction of the candidates.
+    """Computes the features of late interaction of the candidates, by the projection that is in use.
 
     Returns:
         The examples, and the projection as `Ranking.late` has it. It is empty if the queries are few, or the
         encoder computes no token vectors.
     """
-    projection = before.projection if before else None
     if len(examples) < late_interaction.MIN_QUERIES and projection is None:
         return examples, b""
     with closing(given.store.open(given.served.version, threads=cpus.available())) as encoder:
@@ -462,27 +453,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--threads", type=positive, metavar="N", help="that embed queries (default: all)")
     command.add_argument("--dry-run", action="store_true", help="report only, and publish nothing")
     add_models_dir(command)
-    command.set_defaults(run=run)
+    command.set_defaults(run=partial(finish, run), corpus=None, least=MIN_ROWS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Learns the rankings, prints the report and returns the exit status."""
-    config = Config(
-        corpus=CorpusTable(service=options.from_service, collections=chosen(options)),
-        judgements=JudgmentsTable(file=options.judgements),
-        schedule=ScheduleTable(threads=options.threads),
-        folders=FoldersTable(models=options.models_dir),
-    )
+    judgements, schedule = JudgmentsTable(file=options.judgements), ScheduleTable(threads=options.threads)
+    config = build_config(options, judgements=judgements, schedule=schedule)
     check(config)
     store = ModelStore(config.folders.models)
-
-    def work() -> int:
-        with alone(store):
-            found = read_judged(config, store, to_stderr)
-            outcome = rank(found, config, store, print, publishing=not options.dry_run)
-        return 0 if options.dry_run else tell(outcome._replace(verdict=None))
-
-    return finish(work)
+    with alone(store):
+        found = read_judged(config, store, to_stderr)
+        outcome = rank(found, config, store, print, publishing=not options.dry_run)
+    return 0 if options.dry_run else tell(outcome._replace(verdict=None))
 
 
 def read_judged(config: Config, store: ModelStore, say: Say) -> Judged:

@@ -129,8 +129,6 @@ class Schedule:
         self._models, self._clock = config.folders.models, clock(config.schedule)
         self._seen = self.wall()
         self._ran: deque[datetime] = deque(maxlen=_RUNS_KEPT)  # earlier values of `_fires` whose runs began
-        self._fires: datetime | None = None  # from the cron expression; `_due` is this time and a jitter
-        self._due: datetime | None = None
         self._counts_at = 0.0  # monotonic time of the next count of documents
         self._thread = threading.Thread(target=self._keep, name="schedule", daemon=True)
         self._set_due(self._seen)
@@ -153,7 +151,7 @@ class Schedule:
             ) from None
         self._thread.start()
         threading.Thread(target=self._give_signs, name="signs", daemon=True).start()
-        log.info("The next retraining is due at %s", self._next())
+        log.info("The next retraining is due at %s", self._due.isoformat(timespec="seconds"))
 
     def stop(self) -> None:
         """Stops the current run after its training step, and then the thread. Kills the run after 30 seconds.
@@ -161,14 +159,10 @@ class Schedule:
         A later run on the same text continues the stopped run.
         """
         self._stopping.set()
-        child = self._child  # The other thread sets it to None when the run ends.
-        if child is not None:
-            child.terminate()
-        self._thread.join(_STOPPING_SECONDS)
-        child = self._child
-        if child is not None:
-            child.kill()
-        self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            if (child := self._child) is not None:  # The other thread sets it to None when the run ends.
+                end(child)
+            self._thread.join(_STOPPING_SECONDS)  # Waits until the end of the run is recorded.
         self._write({"next_run": None})
 
     def _give_signs(self) -> None:
@@ -182,10 +176,8 @@ class Schedule:
                 self._look()
             except Exception:
                 log.exception("The schedule could not begin a retraining, and tries again when one is due")
-            waits = [self.look_seconds]
-            if self._due is not None:
-                waits.append((self._due - self.wall()).total_seconds())
-            if self._counts:
+            waits = [self.look_seconds, (self._due - self.wall()).total_seconds()]
+            if self.config.schedule.new_documents:
                 waits.append(self._counts_at - time.monotonic())
             self._stopping.wait(max(0.0, min(waits)))
 
@@ -194,26 +186,25 @@ class Schedule:
 
         If several became due since the last check, only one runs.
         """
-        now = self.wall()
+        now, new_documents = self.wall(), self.config.schedule.new_documents
         if now < self._seen - _SET_BACK:
             log.info("The clock was set back from %s to %s", self._seen, now)
-            if self._fires is None or now < self._fires:  # Otherwise this run is pending, and stays pending.
+            if now < self._fires:  # Otherwise this run is pending, and stays pending.
                 self._set_due(now)
                 self._write({})
         self._seen = now
-        if self._due is not None and now >= self._due:
-            if self._fires is not None:
-                self._ran.append(self._fires)
+        if now >= self._due:
+            self._ran.append(self._fires)
             self._set_due(now)
             self._run("clock")
         elif read_request(self._models) is not None:
             self._run("request")
-        elif self._counts and time.monotonic() >= self._counts_at:
+        elif new_documents and time.monotonic() >= self._counts_at:
             self._counts_at = time.monotonic() + self.config.schedule.poll_seconds
-            self._by_documents()
+            self._by_documents(new_documents)
         else:
             return
-        if self._due is not None and self._due <= self.wall():  # Another run became due meanwhile.
+        if self._due <= self.wall():  # Another run became due meanwhile.
             self._set_due(self.wall())
             self._write({})
 
@@ -222,25 +213,20 @@ class Schedule:
 
         Skips times whose run began before the clock was set back.
         """
-        fires = _after(self._clock, now)
-        while fires is not None and fires in self._ran:
-            fires = _after(self._clock, fires)
-        self._fires = fires
+        self._fires = _after(self._clock, now)  # from the cron expression
+        while self._fires in self._ran:
+            self._fires = _after(self._clock, self._fires)
         jitter = timedelta(seconds=random.uniform(0, self.config.schedule.jitter_seconds))  # noqa: S311
-        self._due = None if fires is None else fires + jitter
+        self._due = self._fires + jitter
 
-    @property
-    def _counts(self) -> bool:
-        return self.config.schedule.new_documents is not None and self.config.corpus.service is not None
-
-    def _by_documents(self) -> None:
-        """Runs a retraining if enough documents are new since the last finished run or the first check."""
+    def _by_documents(self, enough: int) -> None:
+        """Runs a retraining if `enough` documents are new since the last finished run or the first check."""
         count, known = self._count(), read_runs(self._models).get("documents")
         if count is None:
             return
         if not isinstance(known, int) or count < known:
             self._write({"documents": count})
-        elif count - known >= (self.config.schedule.new_documents or count + 1):
+        elif count - known >= enough:
             log.info("%d new documents", count - known)
             self._run("documents")
 
@@ -308,9 +294,6 @@ class Schedule:
             remove_progress(self._models)  # A killed run leaves its progress.
         return child.returncode, said.strip()
 
-    def _next(self) -> str | None:
-        return None if self._due is None else self._due.astimezone(UTC).isoformat(timespec="seconds")
-
     def _write(self, changed: dict[str, Any]) -> None:
         try:
             self._write_or_raise(changed)
@@ -319,7 +302,8 @@ class Schedule:
 
     def _write_or_raise(self, changed: dict[str, Any]) -> None:
         table = self.config.schedule
-        now = {"cron": table.cron, "timezone": table.timezone, "next_run": self._next()}
+        due = self._due.isoformat(timespec="seconds")
+        now = {"cron": table.cron, "timezone": table.timezone, "next_run": due}
         with self._writing:
             write_runs(self._models, read_runs(self._models) | now | changed)
 
@@ -351,25 +335,26 @@ def clock(table: ScheduleTable) -> BaseTrigger:
         each = [given]
         if not given["day"].startswith("*") and not given["day_of_week"].startswith("*"):
             each = [given | {"day": "*"}, given | {"day_of_week": "*"}]  # As in cron, either is enough.
-        triggers = [CronTrigger(**one, timezone=table.timezone) for one in each]
-        if all(_after(trigger, datetime.now(UTC)) is None for trigger in triggers):
-            raise ValueError("it is never due")  # noqa: TRY301
+        trigger = OrTrigger([CronTrigger(**one, timezone=table.timezone) for one in each])
+        _after(trigger, datetime.now(UTC))
     except (ValueError, LookupError) as error:
         raise TrainingError(
             f"schedule.cron {table.cron!r} in {table.timezone}: {error}. "
             'Five fields are meant, as "30 3 * * *" for half past three every night.'
         ) from None
-    return triggers[0] if len(triggers) == 1 else OrTrigger(triggers)
+    return trigger
 
 
-def _after(trigger: BaseTrigger, now: datetime) -> datetime | None:
-    """Returns the first time after `now` at which the trigger fires, in UTC.
+def _after(trigger: BaseTrigger, now: datetime) -> datetime:
+    """Returns the first time after `now` at which the trigger fires, in UTC. Raises ValueError without one.
 
     UTC is needed for the hour that occurs twice at the end of summer time. Python compares two such local
     times as equal.
     """
     found: datetime | None = trigger.get_next_fire_time(None, now + timedelta(microseconds=1))
-    return None if found is None else found.astimezone(UTC)
+    if found is None:
+        raise ValueError("it is never due")
+    return found.astimezone(UTC)
 
 
 def _weekdays(field: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -72,11 +72,9 @@ def find_examples(
         The queries, and a function that fits a ranking to them by the procedure of `ranking`. The function is
         `keep_order` if `ranking` is None or the mode is not hybrid.
     """
-    fitting = (
-        keep_order
-        if ranking is None or setting.mode != "hybrid"
-        else refitting(ranking, get_default().weights)
-    )
+    fitting: Fit = keep_order
+    if ranking is not None and setting.mode == "hybrid":
+        fitting = refitting(ranking, get_default().weights)
     examples = [
         each._replace(
             wrong=frozenset(found.negatives.get(each.query, ())),
@@ -104,17 +102,7 @@ def read_rankings(store: ModelStore, manifest: Manifest) -> dict[str, Ranking]:
     return found
 
 
-def describe_model(manifest: Manifest) -> dict[str, Any]:
-    """Describes a model for the report: its name, and how it is used."""
-    prompts = {"search_prompt", "document_prompt"}
-    return manifest.model_dump(
-        include={"version", "fingerprint", "dimension", "max_length", "pooling", *prompts}
-    )
-
-
-def build_meta(
-    candidate: Manifest, served: Manifest, recipe: str, base: str, texts: int, learned: Iterable[str]
-) -> dict[str, Any]:
+def build_meta(candidate: Manifest, served: Manifest, recipe: str, base: str, texts: int) -> dict[str, Any]:
     """Returns the fields of a report that say which versions it compares.
 
     Args:
@@ -123,11 +111,12 @@ def build_meta(
         recipe: Name of the recipe.
         base: Version that the candidate was made from.
         texts: Number of texts or judged queries that the candidate learned from.
-        learned: Digests of the judged queries that its encoder learned.
     """
+    uses = {"version", "fingerprint", "dimension", "max_length", "pooling"}
+    uses |= {"search_prompt", "document_prompt"}
     return {
-        "candidate": describe_model(candidate),
-        "active": describe_model(served),
+        "candidate": candidate.model_dump(include=uses),
+        "active": served.model_dump(include=uses),
         "anchor": candidate.lineage.get(ANCHOR),
         "base": base,
         "recipe": recipe,
@@ -135,7 +124,7 @@ def build_meta(
         "gate": "on",
         "require": "better",
         "looks": 1,
-        "learned": sorted(learned),
+        "learned": [],  # digests of the judged queries that the encoder learned, if there are any
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 

@@ -59,10 +59,8 @@ def tune(gathered: Gathered) -> Outcome:
     with closing(store.open(gathered.active, threads=config.schedule.threads or cpus.available())) as encoder:
         model = own.caching(build_scorable(encoder, passages=service.passages))
         for name, part in parts:
-            settings = list_settings(
-                Setting.of(served.search.get(name), service.mode), model.reads, service.mode
-            )
-            ranking = rankings.get(name)
+            now, ranking = Setting.of(served.search.get(name), service.mode), rankings.get(name)
+            settings = list_settings(now, model.reads, service.mode)
             about = served.fingerprint, settings, ranking, part.queries, part.relevant
             digest = hashlib.sha256(repr(about).encode()).hexdigest()[:16]
             if known.get(name) != digest:
@@ -95,11 +93,10 @@ def list_settings(now: Setting, reads: int, mode: Mode | None) -> list[Setting]:
     """
     tried = [tokens for tokens in (*_LENGTHS, reads) if tokens <= reads and tokens != usual_tokens(reads)]
     lengths = dict.fromkeys([now.passage_tokens, *([None, *tried] if reads else [])])
-    found = [Setting(each, tokens) for tokens in lengths for each in ([mode] if mode else MODES)]
+    modes = [mode] if mode else MODES
     # Keyword search has no passages.
-    return [
-        *dict.fromkeys([now, *(each for each in found if each.mode != "lexical" or not each.passage_tokens)])
-    ]
+    found = [Setting(each, length) for length in lengths for each in modes if each != "lexical" or not length]
+    return [*dict.fromkeys([now, *found])]
 
 
 def _learn(

@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,21 +30,20 @@ _PREFIX = "simile-retrain-"
 @contextlib.contextmanager
 def alone(store: ModelStore) -> Iterator[None]:
     """Locks the models folder, if it exists, inside the `with` block. Raises Busy if it is already locked."""
-    held = lock(store.root) if store.root.is_dir() else None
-    if held is None and store.root.is_dir():
-        raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
-    try:
+    with contextlib.ExitStack() as opened:
+        if store.root.is_dir():
+            if (held := lock(store.root)) is None:
+                raise Busy(f"Another retraining is at work on {store.root}. Wait for it, or stop it.")
+            opened.callback(os.close, held)
         yield
-    finally:
-        if held is not None:
-            os.close(held)
 
 
 @contextlib.contextmanager
 def workplace(kept: Path | None) -> Iterator[Path]:
     """Yields the folder `kept`, created if missing. If `kept` is None, yields a temporary folder.
 
-    The temporary folder is removed afterwards, even after SIGTERM.
+    The temporary folder is removed afterwards, even after SIGTERM, which ends the process like Ctrl-C inside
+    the `with` block.
     """
     with contextlib.ExitStack() as opened:
         if kept is None:
@@ -55,7 +53,8 @@ def workplace(kept: Path | None) -> Iterator[Path]:
                 opened.callback(os.close, held)
             opened.callback(shutil.rmtree, kept, ignore_errors=True)
         kept.mkdir(parents=True, exist_ok=True)
-        opened.enter_context(_terminable())
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        opened.callback(signal.signal, signal.SIGTERM, before)
         yield kept
 
 
@@ -65,19 +64,6 @@ def _sweep() -> None:
             if (held := lock(left)) is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(held)
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Makes SIGTERM end the process like Ctrl-C inside the `with` block, so `finally` blocks run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class OtherFolder(TrainingError):

@@ -48,13 +48,10 @@ def costs(
                 times.append((_timed(encoder, sample), single))
                 progress.add()
     paces = (len(sample) / np.median(seconds, axis=1)).round(1).tolist()
+    sizes = [round(_bytes(store.folder(version)) / 1e6, 1) for store, version in (active, candidate)]
+    names = "texts_per_second", "queries_per_second", "megabytes"
     before, after = (
-        {
-            "texts_per_second": documents,
-            "queries_per_second": single,
-            "megabytes": round(_bytes(store.folder(version)) / 1e6, 1),
-        }
-        for (documents, single), (store, version) in zip(paces, (active, candidate), strict=True)
+        dict(zip(names, (*pace, size), strict=True)) for pace, size in zip(paces, sizes, strict=True)
     )
     return before, after
 

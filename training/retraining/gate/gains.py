@@ -52,9 +52,8 @@ def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
     before, after = (own.get(COMING) for own in both)
     if before is None or after is None or len(before[EACH]) != len(after[EACH]):
         return
-    keys = before.get(KEYS) or [None] * len(before[EACH])
-    differences = np.subtract(after[EACH], before[EACH])
-    for name in sorted({key for key in keys if key is not None}):
+    keys, differences = before.get(KEYS, ()), np.subtract(after[EACH], before[EACH])
+    for name in sorted({*keys} - {None}):
         others = differences[[key != name for key in keys]]
         if differences.mean() > 0 and not (len(others) and others.mean() > 0):
             yield name
@@ -62,13 +61,9 @@ def rests_on_one_key(candidate: Scores, active: Scores) -> Iterator[str]:
 
 def _own(candidate: Scores, active: Scores, level: float) -> Iterator[Gain]:
     before, after = active.get("own") or {}, candidate.get("own") or {}
-    common = [
-        name
-        for name in deciding(before)
-        if name in after and len(before[name][EACH]) == len(after[name][EACH])
-    ]
-    for name in common:
-        was, now = before[name][EACH], after[name][EACH]
+    both = [(name, before[name][EACH], after[name][EACH]) for name in deciding(before) if name in after]
+    common = [(name, was, now) for name, was, now in both if len(was) == len(now)]
+    for name, was, now in common:
         yield build_gain(f"own {name}", was, now, before[name].get(GROUPS), level / len(common))
 
 

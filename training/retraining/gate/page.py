@@ -63,9 +63,9 @@ def _lay_out(cell: re.Match[str]) -> str:
     return f"{begin}{lines}</td>"
 
 
-def _sections(content: Mapping[str, Any]) -> Iterator[str]:
+def describe_verdict(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yields Markdown for the gains, the verdict and its reasons."""
     meta = content["meta"]
-    yield f"# {escape(meta['candidate']['version'])}"
     yield from map(escape, content["summary"])
     yield (
         f"**{escape(content['headline'])}** Compared with {escape(meta['active']['version'])}, "
@@ -75,23 +75,33 @@ def _sections(content: Mapping[str, Any]) -> Iterator[str]:
     )
     if content["reasons"]:
         yield listed(content["reasons"])
-    yield from _changed(content.get("changed") or {})
+
+
+def list_figures(content: Mapping[str, Any]) -> str:
+    """Returns a Markdown table of all compared figures with their limits."""
+    rows = [
+        (
+            row["title"],
+            row["measure"],
+            figure(row["active"]),
+            figure(row["candidate"]),
+            figure(row["difference"], "+"),
+            "any" if row["allowed"] is None else figure(row["allowed"], "+"),
+            "passed" if row["passed"] else "refused",
+        )
+        for row in content["rows"]
+    ]
+    header = ("", "measure", "active", "candidate", "candidate minus active", "allowed", "")
+    return table(header, rows, words=(0, 1, 6))
+
+
+def _sections(content: Mapping[str, Any]) -> Iterator[str]:
+    meta = content["meta"]
+    yield f"# {escape(meta['candidate']['version'])}"
+    yield from describe_verdict(content)
+    yield from _changed(content.get("changed", {}))
     if content["rows"]:
-        rows = [
-            (
-                row["title"],
-                row["measure"],
-                figure(row["active"]),
-                figure(row["candidate"]),
-                figure(row["difference"], "+"),
-                "any" if row["allowed"] is None else figure(row["allowed"], "+"),
-                "passed" if row["passed"] else "refused",
-            )
-            for row in content["rows"]
-        ]
-        yield "## Every figure"
-        header = ("", "measure", "active", "candidate", "candidate minus active", "allowed", "")
-        yield table(header, rows, words=(0, 1, 6))
+        yield f"## Every figure\n\n{list_figures(content)}"
     if content["gains"]:
         yield f"![Gains with their intervals]({_GAINS})\n\nA gain is shown when its line is above 0."
     if "documents" in meta:

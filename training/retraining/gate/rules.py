@@ -23,7 +23,7 @@ with 1,000 queries, and one in 40 with 2,000.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -38,6 +38,7 @@ from training.validation import Share
 
 Require = Literal["not worse", "better", "faster"]
 _PACES = ("texts_per_second", "queries_per_second")
+_Figures = Mapping[str, float | None]
 _FALL_LEVEL = 0.025  # one-sided level of the intervals of all falls together
 
 
@@ -115,7 +116,7 @@ def compare(
     )
     found = gains(candidate, active, looks)
     reasons = (
-        *_mismatches(before, after, common, "pairs"),
+        *_mismatches(active.get("sts") or {}, candidate.get("sts") or {}, common, "pairs"),
         *_mismatches(own_before, own_after, [key for key in own_before if key in own_after], "queries"),
         *(_reason(row) for row in rows if not row.passed),
     )
@@ -128,29 +129,28 @@ def compare(
             for name in rests_on_one_key(candidate, active)
         )
     if require == "faster":
-        reasons += _no_faster(active.get("cost") or {}, candidate.get("cost") or {}, limits)
+        reasons += tuple(_no_faster(active.get("cost") or {}, candidate.get("cost") or {}, limits))
     return Verdict(reasons, rows, found, require == "faster")
 
 
-def changed_use(candidate: Manifest, active: Manifest) -> tuple[str, ...]:
-    """Returns reasons to reject that the scores do not show: a shorter max_length, or other prompts."""
-    reasons = []
-    if candidate.max_length < active.max_length:
-        reasons.append(
-            f"max_length: texts would be cut at {candidate.max_length} tokens instead of {active.max_length}."
-        )
+def changed_use(candidate: Manifest, active: Manifest) -> Iterator[str]:
+    """Yields reasons to reject that the scores do not show: a shorter max_length, or other prompts."""
+    before, after = active.max_length, candidate.max_length
+    if after < before:
+        yield f"max_length: texts would be cut at {after} tokens instead of {before}."
     for name in ("search_prompt", "document_prompt"):
-        before, after = getattr(active, name), getattr(candidate, name)
-        if before != after:
-            reasons.append(f"{name}: {after!r} instead of {before!r}, and the sets are scored without one.")
-    return tuple(reasons)
+        was, now = getattr(active, name), getattr(candidate, name)
+        if was != now:
+            yield f"{name}: {now!r} instead of {was!r}, and the sets are scored without one."
 
 
-def _similarity_rows(before: Scores, after: Scores, common: list[str], limits: Thresholds) -> Iterator[Row]:
+def _similarity_rows(
+    before: _Figures, after: _Figures, common: list[str], limits: Thresholds
+) -> Iterator[Row]:
     if common:
         yield _row(f"mean of {len(common)}", _mean(before, common), _mean(after, common), -limits.mean_fall)
-    for key in before:
-        yield _row(key, _spearman(before, key), _spearman(after, key), -limits.set_fall)
+    for key, was in before.items():
+        yield _row(key, was, after.get(key), -limits.set_fall)
 
 
 def _own_rows(before: Scores, after: Scores, limits: Thresholds, *, traded: bool) -> Iterator[Row]:
@@ -188,11 +188,9 @@ def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Itera
     Most limits are shares of the active figures. Drift has an absolute limit. Alignment has no limit, because
     collapsed vectors improve it.
     """
-    geometry: dict[str, float | None] = {"uniformity": limits.uniformity_loss, "alignment": None}
-    shares = {**geometry, **dict.fromkeys(_PACES, -limits.slower), "megabytes": limits.larger}
-    before, after = (
-        {**(side.get("geometry") or {}), **(side.get("cost") or {})} for side in (active, candidate)
-    )
+    shares = {"uniformity": limits.uniformity_loss, "alignment": None}
+    shares |= dict.fromkeys(_PACES, -limits.slower) | {"megabytes": limits.larger}
+    before, after = ((side.get("geometry") or {}) | (side.get("cost") or {}) for side in (active, candidate))
     for key, share in shares.items():
         if key in before:
             was = _number(before[key])
@@ -204,17 +202,13 @@ def _shared_rows(active: Scores, candidate: Scores, limits: Thresholds) -> Itera
         yield _row("drift from the anchor", 0.0, now, limits.drift, lower_is_better=True)
 
 
-def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> tuple[str, ...]:
-    """Returns the reason if the candidate is too slow, or an empty tuple if it is fast enough."""
-    gained = {}
-    for pace in _PACES:
-        was, now = _number(before.get(pace)), _number(after.get(pace))
-        if was and now is not None:
-            gained[pace.replace("_", " ")] = now / was - 1
-    if any(gain >= limits.faster for gain in gained.values()):
-        return ()
-    found = " and ".join(f"{gain:+.0%} {pace}" for pace, gain in gained.items()) or "no pace was measured"
-    return (f"It is not faster by {limits.faster:.0%}: {found}.",)
+def _no_faster(before: Scores, after: Scores, limits: Thresholds) -> Iterator[str]:
+    """Yields the reason if the candidate is too slow."""
+    paces = [(pace, _number(before.get(pace)), _number(after.get(pace))) for pace in _PACES]
+    gained = {pace.replace("_", " "): now / was - 1 for pace, was, now in paces if was and now is not None}
+    if all(gain < limits.faster for gain in gained.values()):
+        found = " and ".join(f"{gain:+.0%} {pace}" for pace, gain in gained.items()) or "no pace was measured"
+        yield f"It is not faster by {limits.faster:.0%}: {found}."
 
 
 def _row(
@@ -253,18 +247,15 @@ def _mismatches(before: Scores, after: Scores, common: list[str], what: str) -> 
             yield f"{key}: {undefined[1]} cosines have no value, {undefined[0]} with the active model."
 
 
-def _in_mean(scores: Scores) -> Scores:
+def _in_mean(scores: Scores) -> _Figures:
+    """Returns Spearman's correlation on each set that is in the mean."""
     sts, mean = scores.get("sts") or {}, scores.get("mean") or {}
-    return {key: sts[key] for key in mean.get("sets", ()) if key in sts}
+    return {key: _number(sts[key].get("spearman_all")) for key in mean.get("sets", ()) if key in sts}
 
 
-def _mean(sts: Scores, keys: list[str]) -> float | None:
-    each = [value for key in keys if (value := _spearman(sts, key)) is not None]
+def _mean(sts: _Figures, keys: list[str]) -> float | None:
+    each = [value for key in keys if (value := sts[key]) is not None]
     return sum(each) / len(each) if len(each) == len(keys) else None
-
-
-def _spearman(sts: Scores, key: str) -> float | None:
-    return _number(sts.get(key, {}).get("spearman_all"))
 
 
 def _number(value: Any) -> float | None:

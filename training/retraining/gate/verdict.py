@@ -106,13 +106,12 @@ def sentence(gain: Gain) -> str:
     if gain.high < 0:
         return f"{said}worse."
     said += "not certain"
-    if gain.enough is not None and gain.queries is not None:
+    if gain.enough is not None:
         what = "judged queries" if gain.name == f"own {COMING}" else "queries"
         said += f"; about {gain.enough:,} {what} would settle a gain of this size, you have {gain.queries:,}"
     if gain.least is not None and math.isfinite(gain.least):
-        said += (
-            f". The least gain that would have shown, in four nights of five, is {_points(gain.least)} points"
-        )
+        least = _points(gain.least)
+        said += f". The least gain that would have shown, in four nights of five, is {least} points"
     return f"{said}."
 
 
