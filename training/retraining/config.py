@@ -24,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from models import cpus
 from models.files.bounded import parse_toml
 from models.messages import positive
 from models.store import models_dir
@@ -153,6 +154,11 @@ class ScheduleTable(Table):
     poll_seconds: float = Field(300.0, gt=0)  # time between counts of documents
     threads: int | None = Field(None, ge=1)  # threads of a run; its default if not given
     memory_mb: int | None = Field(None, ge=256)  # limit of a run, which ends if it needs more
+
+    @property
+    def encoding_threads(self) -> int:
+        """The number of threads that encode texts: `threads`, or all processors."""
+        return self.threads or cpus.available()
 
 
 class FoldersTable(Table):

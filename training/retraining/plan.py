@@ -16,7 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models import cpus
 from models.engines.opening import form_for
 from models.manifest import Manifest, require_kind
 from models.progress import Say
@@ -104,13 +103,13 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         def model() -> Scorable:
             """Opens the active model, for mining training data."""
             form = form_for("fp32" if config.train.precision == "fp32" else "auto")
-            encoder = store.open(active, config.schedule.threads or cpus.available(), form=form)
+            encoder = store.open(active, config.schedule.encoding_threads, form=form)
             opened.callback(encoder.close)
             return build_scorable(encoder, passages=passages)
 
         reranker, teachers = None, [manifest.fingerprint]
         if isinstance(recipe.source, ScoredLists) and recipe.source.teacher == "reranker":
-            teacher = store.open_reranker(find_reranker(store), config.schedule.threads or cpus.available())
+            teacher = store.open_reranker(find_reranker(store), config.schedule.encoding_threads)
             opened.callback(teacher.close)
             teachers.append(teacher.fingerprint)
             reranker = single(partial(teacher.score, normalize=False), teacher.dimension)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models import cpus
 from models.errors import ModelError
 from models.manifest import Manifest, read_manifest
 from models.messages import amount, plural, positive
@@ -106,7 +105,9 @@ def rank(found: Judged, config: Config, store: ModelStore, say: Say, *, publishi
     pending = store.requested()
     if pending not in {None, active} and not left(store, str(pending)):
         raise NothingToLearn(f"{pending} is about to be activated. Run this again once it is.")
-    learned = _learn_all(_Given(found, config.corpus.service, store, served, say))
+    learned = _learn_all(
+        _Given(found, config.corpus.service, store, served, config.schedule.encoding_threads, say)
+    )
 
     def fetch(collection: str, ids: Sequence[str]) -> dict[str, str]:
         try:
@@ -125,6 +126,7 @@ class _Given(NamedTuple):
     url: str
     store: ModelStore
     served: Manifest  # the active version
+    threads: int  # that encode
     say: Say
 
 
@@ -178,7 +180,8 @@ def _label_all(found: Judged) -> Iterator[tuple[str, dict[str, Labels]]]:
 
 def forecast(found: Judged, config: Config, store: ModelStore, say: Say) -> Iterator[str]:
     """Yields a sentence for each collection: what more judged queries would gain."""
-    given = _Given(found, str(config.corpus.service), store, store.verify(active_version(store)), say)
+    served, threads = store.verify(active_version(store)), config.schedule.encoding_threads
+    given = _Given(found, str(config.corpus.service), store, served, threads, say)
     for name, labels in _label_all(found):
         try:
             told = predict(_build_examples(name, labels, given), get_default().weights)
@@ -300,7 +303,7 @@ def _add_late(
     """
     if len(examples) < late_interaction.MIN_QUERIES and projection is None:
         return examples, b""
-    with closing(given.store.open(given.served.version, threads=cpus.available())) as encoder:
+    with closing(given.store.open(given.served.version, threads=given.threads)) as encoder:
         if not encoder.has_tokens:
             return examples, b""
         texts = fetch_texts(given.url, name, late_interaction.list_compared(examples))
@@ -338,7 +341,7 @@ def _build_examples(name: str, labels: Mapping[str, Labels], given: _Given) -> l
     found, served = given.found, given.served
     given.say(f"searching {amount(count, 'judged query', 'judged queries')} of {name}")
     order = sorted(labels, key=lambda query: place(f"ranking\0{query}"))
-    with closing(given.store.open(served.version, threads=cpus.available())) as encoder:
+    with closing(given.store.open(served.version, threads=given.threads)) as encoder:
         unrelated = encoder.unrelated
         vectors = directions(build_scorable(encoder).encode_queries(order)).astype(np.float32)
     candidates = fetch_explained(given.url, name, order, MAX_RANKED, served.version)

@@ -16,7 +16,6 @@ from contextlib import closing
 import numpy as np
 from numpy.typing import NDArray
 
-from models import cpus
 from models.manifest import FUSION, Mode, SearchDefaults
 from models.search.passages import usual_tokens
 from models.search.ranking import Ranking
@@ -56,7 +55,7 @@ def tune(gathered: Gathered) -> Outcome:
         raise NothingToLearn(f"no collection has {MIN_QUERIES} judged queries that may choose its search")
     rankings, known = read_rankings(store, served), ledger.read(store, SEARCH)
     learned: dict[str, Learned] = {}
-    with closing(store.open(gathered.active, threads=config.schedule.threads or cpus.available())) as encoder:
+    with closing(store.open(gathered.active, threads=config.schedule.encoding_threads)) as encoder:
         model = own.caching(build_scorable(encoder, passages=service.passages))
         for name, part in parts:
             now, ranking = Setting.of(served.search.get(name), service.mode), rankings.get(name)

@@ -37,7 +37,7 @@ from training.retraining import advise, auto
 from training.retraining import rank as rank_module
 from training.retraining.auto import _rank, retrain_auto
 from training.retraining.changes import MAX_CHANGED, reordered
-from training.retraining.config import Config, CorpusTable
+from training.retraining.config import Config, CorpusTable, ScheduleTable
 from training.retraining.judgements import Clicked, Judged, Judgment, judged
 from training.retraining.one import Job
 from training.retraining.rank import Labels, forecast, label, rank
@@ -591,6 +591,21 @@ def test_a_dry_run_publishes_nothing(job: Job, url: str, bodies: list[dict[str, 
     assert outcome.verdict.accepted
     assert not outcome.published
     assert {each.version for each in job.store.versions()} == before
+
+
+def test_queries_are_embedded_on_as_many_threads_as_are_asked_for(
+    job: Job, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, original = list[int](), ModelStore.open
+
+    def watched(self: ModelStore, version: str, threads: int, **others: Any) -> Encoder:
+        opened.append(threads)
+        return original(self, version, threads, **others)
+
+    monkeypatch.setattr(ModelStore, "open", watched)
+    limited = config_at(url).model_copy(update={"schedule": ScheduleTable(threads=3)})
+    rank(build_judged(QUERIES), limited, job.store, silent, publishing=False)
+    assert {*opened} == {3}
 
 
 def test_a_service_that_explains_nothing_is_named(job: Job) -> None:
