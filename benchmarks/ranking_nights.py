@@ -4,8 +4,10 @@
 
 Each run begins with hybrid search and a few judged queries. Each night judges some more. In a third of the
 nights, half of the judgments are random. In another third, all of them are. The true gain of a ranking is the
-gain over hybrid search, in points of nDCG@10, on half of the queries, which are never judged. Each set starts
-from a default ranking that was learned on the other sets of `--prior`, as in benchmarks/ranking.py.
+gain over hybrid search, in points of nDCG@10, on half of the queries, which are never judged. The memory of
+a ranking has the judgments from which it was learned. In the service, all judgments are remembered at once,
+wrong ones as well. Each set starts from a default ranking that was learned on the other sets of `--prior`, as
+in benchmarks/ranking.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -79,8 +81,6 @@ def simulate(examples: Sequence[Example], seed: int, most: int, prior: Weights) 
         gain = measure(examples, order[half:], judged, ranking)
         if not reasons:
             active, gained = ranking, gain
-        elif active is not None:
-            gained = measure(examples, order[half:], judged, active)
         yield [count, wrong, float(not reasons), gain, gained]
 
 
