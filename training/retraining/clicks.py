@@ -16,7 +16,8 @@ harvesting"). Without them, the bias is 1.
 A document is relevant to a query if enough searches of enough visitors led to clicks on it, and its
 attraction is high. It is not relevant if users of enough searches skipped it above a clicked hit (Joachims et
 al. 2005), and its attraction is low. Other documents get no judgment. Rankings and the memory of the service
-learn from graded labels instead, where each document with enough clicks has its attraction as its gain.
+learn from graded labels instead, where the gain of each document with enough clicks depends on its attraction
+(`get_gain`).
 trust.py says which searches count, and the weight of each. Start at `judged_by`.
 """
 
@@ -42,6 +43,7 @@ from training.text.service import fetch_collections, fetch_events, qualified, sh
 _SKIP = "skip"
 _WEIGHTS = {"click": 1.0, "open": 1.0, "convert": 2.0}  # weight of a search with an event of this kind
 _RELEVANT, _NOT_RELEVANT = 0.5, 0.2  # minimum attraction of relevant documents, maximum of others
+_GRADES = 4
 USUAL_BIAS = 1.0
 _BIASES = np.linspace(0.0, 2.0, 9)
 MAX_SEARCHES = 50_000  # More searches say the same about the same documents.
@@ -259,7 +261,7 @@ def judged_by(
         if value <= _NOT_RELEVANT and agree(skips.get(pair, ())):
             gains[query][id], voters = 0.0, skips[pair]
         elif agree(clicked):
-            gains[query][id], voters = round(value, 2), clicked if value >= _RELEVANT else []
+            gains[query][id], voters = get_gain(value), clicked if value >= _RELEVANT else []
         else:
             if clicked:
                 unclear[query].add(id)
@@ -278,6 +280,15 @@ def judged_by(
         for query, each in gains.items()
     }
     return said, dropped, graded
+
+
+def get_gain(attraction: float) -> float:
+    """Returns the gain of a clicked document, 0.01 to 1.
+
+    The attraction is read as a grade of at most 4, and its gain grows exponentially (Burges et al. 2005,
+    "Learning to Rank using Gradient Descent"). So stray clicks on many hits weigh little.
+    """
+    return max(0.01, round((2 ** (_GRADES * attraction) - 1) / (2**_GRADES - 1), 2))
 
 
 def _examine(

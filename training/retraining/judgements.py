@@ -65,7 +65,7 @@ class Clicked(NamedTuple):
     """What clicks say about the hits of a query.
 
     Attributes:
-        gains: The attraction of each clicked document, 0 to 1. 0: users passed it over.
+        gains: The gain of each clicked document (clicks.get_gain). 0: users passed it over.
         unclear: Documents with too few clicks. They are neither right nor wrong.
         examined: For each document on a recorded page, the probability that a user has examined it.
         unrecorded: Number of searches without a recorded page, by collection.

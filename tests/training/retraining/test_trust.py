@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.retraining import clicks, trust
-from training.retraining.clicks import Use, build_sessions, estimated_bias, judged_by, used_at
+from training.retraining.clicks import Use, build_sessions, estimated_bias, get_gain, judged_by, used_at
 from training.retraining.gather import of_keys
 from training.retraining.judgements import JUDGMENTS, UNTRUSTED, Clicked, Judgment, judged
 
@@ -390,7 +390,7 @@ def graded(rows: Rows) -> dict[str, Clicked]:
     return judged_by(build_sessions(rows), 1.0, 3, 2)[2]
 
 
-def test_every_clicked_hit_has_its_attraction_as_its_gain() -> None:
+def test_every_clicked_hit_has_a_gain_that_grows_with_its_attraction() -> None:
     """Of twelve users, five click the first hit, three the second and four the third."""
     rows = [
         event("q", id, LONG_PAGE, search=f"{id} {at}")
@@ -401,9 +401,13 @@ def test_every_clicked_hit_has_its_attraction_as_its_gain() -> None:
     assert found.gains.keys() == {"d0", "d1", "d2"}
     assert found.gains["d2"] > found.gains["d1"]
     assert found.gains["d2"] > found.gains["d0"]
-    assert all(0.2 < gain <= 1 for gain in found.gains.values())
+    assert all(0.05 < gain <= 1 for gain in found.gains.values())
     binary = {each.id for each in judged_by(build_sessions(rows), 1.0, 3, 2)[0] if each.relevant}
     assert binary < found.gains.keys(), "as a binary judgment, one of them says nothing"
+
+
+def test_a_gain_grows_exponentially_and_is_never_that_of_a_wrong_answer() -> None:
+    assert [get_gain(attraction) for attraction in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0.01, 0.07, 0.2, 0.47, 1.0]
 
 
 def test_a_hit_is_wrong_as_far_as_users_examined_it() -> None:
