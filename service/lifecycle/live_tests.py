@@ -330,7 +330,7 @@ class LiveTests:
         await self._decide(before, test)
 
     async def _resume(self, changes: int, before: str | None, test: LiveTest) -> bool:
-        """Follows a test that another process began. Returns False if it ended, or `changes` is outdated."""
+        """Follows the stored test. Returns False if it ended, or if `_changes` is no longer `changes`."""
         try:
             opened = await asyncio.to_thread(self._open, test.candidate)
         except (UnknownVersion, Damaged, WrongKind) as error:
@@ -421,7 +421,8 @@ class LiveTests:
                 await self._activate(text, ended)
         else:  # Another replica was faster.
             ended = (await self._read())[1] or ended
-        self._follow(None)
+        if self._candidate is None or self._candidate.test.id == test.id:  # Another test may have begun.
+            self._follow(None)
         self._controller.poke()
         return ended
 

@@ -113,7 +113,7 @@ def _measured(report: Mapping[str, Any]) -> Iterator[str]:
         return
     yield from describe_verdict(report)
     if report["rows"]:
-        yield list_figures(report)
+        yield list_figures(report, ("that version", "this version"))
 
 
 def _held_out(report: Mapping[str, Any]) -> Iterator[str]:

@@ -456,7 +456,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--threads", type=positive, metavar="N", help="that embed queries (default: all)")
     command.add_argument("--dry-run", action="store_true", help="report only, and publish nothing")
     add_models_dir(command)
-    command.set_defaults(run=partial(finish, run), corpus=None, least=MIN_ROWS)
+    command.set_defaults(run=partial(finish, run), config=None, corpus=None, least=MIN_ROWS)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -202,33 +202,117 @@ def test_pages_neither_repeat_nor_skip_a_hit(place: Place, client: TestClient) -
     assert (ids(client), ids(client, q=QUERIES[1])) == (plain, other)
 
 
+class Held:
+    """Holds the next look of the live tests after it has read the state, and the look after that.
+
+    Args:
+        place: The service.
+        monkeypatch: Patches its live tests.
+        has_read: Whether the present look is held elsewhere, after it has read the state.
+    """
+
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch, *, has_read: bool = False) -> None:
+        self.read, self.resumed, self.over, self.released = (threading.Event() for _ in range(4))
+        live, store = place.app.state.runtime.live_tests, place.app.state.runtime.corpus.store
+        look, read = live.look, store.live_test
+        is_looking = False
+
+        async def held_look() -> None:
+            nonlocal is_looking
+            if self.resumed.is_set():
+                self.over.set()
+                assert await asyncio.to_thread(self.released.wait, LIMIT)
+            is_looking = True
+            await look()
+            is_looking = False
+
+        async def held_read() -> str | None:
+            is_held = is_looking and not self.read.is_set()
+            text: str | None = await read()
+            if is_held:
+                self.read.set()
+                assert await asyncio.to_thread(self.resumed.wait, LIMIT)
+            return text
+
+        if has_read:
+            self.read.set()
+        monkeypatch.setattr(live, "look", held_look)
+        monkeypatch.setattr(store, "live_test", held_read)
+        assert self.read.wait(LIMIT)
+
+    def finish(self, client: httpx2.Client) -> list[str]:
+        """Resumes the look. Returns the hits after its end, before the next one."""
+        self.resumed.set()
+        assert self.over.wait(LIMIT)
+        found = ids(client)
+        self.released.set()
+        return found
+
+
 def test_a_look_that_read_the_state_before_a_stop_does_not_resume_the_test(
     place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = ids(client)
     start(client, place.c)
-    store = place.app.state.runtime.corpus.store
-    reading, stopped, looked, checked = (threading.Event() for _ in range(4))
-    read = store.live_test
-
-    async def slow() -> str | None:
-        if stopped.is_set():
-            looked.set()
-            assert await asyncio.to_thread(checked.wait, LIMIT)
-        text: str | None = await read()
-        if not reading.is_set():
-            reading.set()
-            assert await asyncio.to_thread(stopped.wait, LIMIT)
-        return text
-
-    monkeypatch.setattr(store, "live_test", slow)
-    assert reading.wait(LIMIT)
+    held = Held(place, monkeypatch)
     client.delete(f"/models/{place.c}/test").raise_for_status()
-    stopped.set()
-    assert looked.wait(LIMIT)
-    found = ids(client)
-    checked.set()
-    assert found == plain
+    assert held.finish(client) == plain
+
+
+def test_a_look_that_read_the_state_before_a_start_does_not_drop_the_test(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(client)
+    held = Held(place, monkeypatch)
+    start(client, place.c)
+    assert held.finish(client) != plain
+
+
+def test_a_look_that_ends_a_stopped_test_does_not_drop_the_next_one(
+    place: Place, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ids(client)
+    start(client, place.c)
+    ending, ended = threading.Event(), threading.Event()
+
+    async def find_a_reason(_: object) -> str:
+        ending.set()
+        assert await asyncio.to_thread(ended.wait, LIMIT)
+        return "injected"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place.app.state.runtime.live_tests, "_find_end", find_a_reason)
+        assert ending.wait(LIMIT)
+    held = Held(place, monkeypatch, has_read=True)
+    client.delete(f"/models/{place.c}/test").raise_for_status()
+    start(client, place.c)
+    ended.set()
+    assert held.finish(client) != plain
+    assert state(client, place.c)["state"] == "running"
+
+
+def test_a_stop_while_a_candidate_is_opened_ends_the_test(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place.serving(live_test=1) as client:
+        place.put(TEXTS)
+        plain = ids(client)
+        start(client, place.c)
+    opening, opened = threading.Event(), threading.Event()
+    original = live_tests.LiveTests._open
+
+    def slowly(self: live_tests.LiveTests, version: str) -> Any:
+        opening.set()
+        assert opened.wait(LIMIT)
+        return original(self, version)
+
+    monkeypatch.setattr(live_tests.LiveTests, "_open", slowly)
+    with place.serving(live_test=1) as client:
+        assert opening.wait(LIMIT)
+        held = Held(place, monkeypatch, has_read=True)
+        client.delete(f"/models/{place.c}/test").raise_for_status()
+        opened.set()
+        assert held.finish(client) == plain
 
 
 def test_searches_that_a_test_must_not_change_are_answered_as_before(

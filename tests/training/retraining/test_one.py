@@ -66,6 +66,7 @@ def test_what_is_not_worse_is_published_wanted_and_says_where_it_comes_from(job:
     assert [step for step, _ in report["curve"]["loss"]] == [3]
     [row] = [row for row in report["rows"] if row["name"] == "stsb"]
     assert f"| {row['title']} | {row['measure']} | {figure(1.0)} | {figure(after)} |" in card
+    assert "| measure | that version | this version | difference | allowed |" in card
     assert CARD in manifest.files
 
 

@@ -603,6 +603,7 @@ def test_queries_are_embedded_on_as_many_threads_as_are_asked_for(
         return original(self, version, threads, **others)
 
     monkeypatch.setattr(ModelStore, "open", watched)
+    monkeypatch.setattr("models.cpus.available", lambda: 7)
     limited = config_at(url).model_copy(update={"schedule": ScheduleTable(threads=3)})
     rank(build_judged(QUERIES), limited, job.store, silent, publishing=False)
     assert {*opened} == {3}

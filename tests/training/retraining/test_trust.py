@@ -407,7 +407,13 @@ def test_every_clicked_hit_has_a_gain_that_grows_with_its_attraction() -> None:
 
 
 def test_a_gain_grows_exponentially_and_is_never_that_of_a_wrong_answer() -> None:
-    assert [get_gain(attraction) for attraction in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0.01, 0.07, 0.2, 0.47, 1.0]
+    assert [get_gain(attraction) for attraction in (0.0, 0.25, 0.5, 0.75, 1.0)] == [
+        0.01,
+        0.07,
+        0.2,
+        0.47,
+        1.0,
+    ]
 
 
 def test_a_hit_is_wrong_as_far_as_users_examined_it() -> None:

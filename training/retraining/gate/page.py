@@ -77,8 +77,8 @@ def describe_verdict(content: Mapping[str, Any]) -> Iterator[str]:
         yield listed(content["reasons"])
 
 
-def list_figures(content: Mapping[str, Any]) -> str:
-    """Returns a Markdown table of all compared figures with their limits."""
+def list_figures(content: Mapping[str, Any], sides: tuple[str, str] = ("active", "candidate")) -> str:
+    """Returns a Markdown table of all compared figures with their limits. `sides` name the two versions."""
     rows = [
         (
             row["title"],
@@ -91,7 +91,7 @@ def list_figures(content: Mapping[str, Any]) -> str:
         )
         for row in content["rows"]
     ]
-    header = ("", "measure", "active", "candidate", "candidate minus active", "allowed", "")
+    header = ("", "measure", *sides, "difference", "allowed", "")
     return table(header, rows, words=(0, 1, 6))
 
 
