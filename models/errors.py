@@ -1,4 +1,4 @@
-"""Errors of the models package. Each message says what is wrong and what to do.
+"""Errors of the models package. Each message states the problem and what to do.
 
 ModelError
 ├── ModelUnavailable   a model that is not on this machine, or cannot be fetched
@@ -35,7 +35,7 @@ FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}  # The disk or the quota is full.
 
 
 class ModelError(Exception):
-    """Base class of the package's errors. Each has a message of one line."""
+    """Base class of the package's errors. Each message is one line."""
 
 
 def denied(error: OSError, place: object) -> str:
@@ -148,7 +148,7 @@ class TooLong(BadInput):
 
 
 def not_installed(error: ModuleNotFoundError, extra: str = "cpu") -> str:
-    """Returns the message of a program whose packages are not installed.
+    """Returns the message for a program whose packages are not installed.
 
     Args:
         error: The failed import.
@@ -169,8 +169,8 @@ def not_installed(error: ModuleNotFoundError, extra: str = "cpu") -> str:
 def install_command(extra: str) -> str:
     """Returns a command that adds an extra to this environment, from any working directory.
 
-    It installs from where this Simile came: the sources, the wheel or address that pip noted, or else the
-    package index.
+    The command installs from the origin of this Simile: the sources, the wheel or address that pip recorded,
+    or else the package index.
     """
     python, sources = shlex.quote(sys.executable), Path(__file__).parents[1]
     if (sources / "pyproject.toml").is_file():

@@ -25,7 +25,7 @@ __all__ = ["Pair", "Reranker", "Shifted", "Tokens"]
 
 
 class Shifted(NamedTuple):
-    """Differences of a reranker's scores from the published fp32 scores."""
+    """Differences between a reranker's scores and the published fp32 scores."""
 
     pairs: int
     mean: float
@@ -42,10 +42,10 @@ class Reranker(OpenVersion):
     _tokenizer: PairTokenizer
 
     def __init__(self, folder: Path, manifest: Manifest, *, threads: int = 1, **how: Unpack[How]) -> None:
-        """Opens the folder of a version that was checked before. See `OpenVersion`."""
+        """Opens the folder of a version that is already checked. See `OpenVersion`."""
         super().__init__(folder, manifest, threads=threads, **how)
         self.labels = manifest.labels
-        self.turned: Shifted | None = None  # Set by `check_golden` in precisions below fp32.
+        self.turned: Shifted | None = None  # `check_golden` sets it in precisions below fp32.
 
     def _open_tokenizer(self, file: Path, vocabulary: int | None) -> PairTokenizer:
         config = parse_json((self.folder / TOKENIZER_CONFIG).read_bytes())
@@ -83,8 +83,8 @@ class Reranker(OpenVersion):
         Returns scores, or raw logits, shape (n, dimension).
 
         Args:
-            truncate: Whether to truncate pairs with too many tokens.
-            normalize: Whether to apply the activation.
+            truncate: If true, pairs with too many tokens are truncated.
+            normalize: If true, the activation is applied. Otherwise the scores are raw logits.
 
         Raises:
             BadText: A text cannot be tokenized.

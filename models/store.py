@@ -89,10 +89,10 @@ class RequestedVersion(NamedTuple):
 
 
 class RequestedReranker(NamedTuple):
-    """The reranker that the service should serve, and the one that it served before. None: no reranker.
+    """The requested reranker, and the reranker that was active before it. None: no reranker.
 
-    Each request has a new `id`, so that a repeated one is seen. `served` tells whether a service has made the
-    version active since then.
+    Each request has a new `id`, so that the service notices a repeated request. `served` is true if a service
+    has made the version active since the request.
     """
 
     version: str | None = None
@@ -118,8 +118,8 @@ class ModelStore:
                 published.
 
         Returns:
-            The manifest of the new version. If an equal version exists, and the new one has no graph or
-            calibration that it lacks, the manifest of the existing version is returned.
+            The manifest of the new version. If an equal version exists, and the new version does not add a
+            graph or calibration, the manifest of the existing version.
         """
         with self.temporary() as folder:
             manifest = seal(folder, build(folder))
@@ -248,11 +248,13 @@ class ModelStore:
         return RequestedVersion(version, "want", "")
 
     def request_reranker(self, version: str | None, *, first: bool = False) -> RequestedReranker:
-        """Requests a reranker, or none. The previous one is the last one that was served.
+        """Requests a reranker, or that no reranker is active.
+
+        The previous reranker of the request is the last reranker that was active.
 
         Args:
             version: The version, or None.
-            first: Whether an earlier request stays in effect.
+            first: If true, an earlier request stays in effect.
 
         Returns:
             The request in effect.
@@ -281,7 +283,7 @@ class ModelStore:
         return requested
 
     def note_served(self, version: str) -> None:
-        """Notes that the requested reranker is served. Only the service may call this."""
+        """Records that the requested reranker is active. Only the service may call this."""
         with self._locked():
             requested = self.requested_reranker()
             if requested.version == version and not requested.served:
@@ -300,7 +302,7 @@ class ModelStore:
         file = self.root / "reranker.json"
         try:
             written = read_json(file)
-            # Later releases may write more fields. The first ones wrote only these two.
+            # Later releases may write more fields. The first releases wrote only these two.
             found = RequestedReranker(
                 written["version"],
                 written["previous"],
@@ -344,7 +346,7 @@ class ModelStore:
             InUse: The version is still needed.
             ModelError: The active version is unknown, because state.json cannot be read.
         """
-        with self._locked():  # Otherwise it could be requested before the rename.
+        with self._locked():  # Otherwise the version could be requested before the rename.
             state = self.read_state()
             if not state and (self.root / "state.json").exists():
                 raise ModelError(
@@ -382,7 +384,7 @@ class ModelStore:
         """Writes the state. Only the service may call this.
 
         Args:
-            make: Whether to create a missing models folder. Pass False if the folder may be only temporarily
+            make: If true, creates a missing models folder. Pass False if the folder may be only temporarily
                 unavailable.
         """
         if make:
@@ -442,7 +444,7 @@ class ModelStore:
     def temporary(self) -> Iterator[Path]:
         """Creates a locked, empty folder for a build, and removes it at the end of the `with` block.
 
-        It is on the file system of the versions, so a rename can publish it.
+        The folder is on the same file system as the versions, so a rename can publish it.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         folder = self.root / f"{_TEMPORARY}{secrets.token_hex(4)}"

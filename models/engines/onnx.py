@@ -23,9 +23,9 @@ class OnnxEngine:
     Args:
         file: The ONNX file.
         threads: Threads that share each call.
-        beside: Another engine on the same file, whose word table is shared. The new engine is then for
-            single texts: its threads spin briefly while they wait.
-        arena: Whether all calls share the runtime's memory arena. Otherwise the C library allocates.
+        beside: Another engine on the same file. The new engine shares its word table, and is for single
+            texts: its threads spin briefly while they wait.
+        arena: If true, all calls share the runtime's memory arena. Otherwise the C library allocates memory.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class OnnxEngine:
         return found
 
     def again(self, threads: int) -> OnnxEngine:
-        """Opens the same graph in a second engine. It is for one call at a time, on `threads` threads."""
+        """Opens the same graph in a second engine, for one call at a time on `threads` threads."""
         return OnnxEngine(self._file, self.form, threads, beside=self)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ def _open_session(
     options.inter_op_num_threads = 1
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.enable_cpu_mem_arena = arena
-    options.enable_mem_pattern = False  # It keeps a plan for every shape, and was not faster.
+    options.enable_mem_pattern = False  # It would keep a plan for every shape, and was not faster.
     options.log_severity_level = 3  # Errors only. Warnings are about impossible fusions.
     if spin_microseconds:
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(spin_microseconds))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from models.search.terms import CJK_RUN, get_words, parse_query
 
 MAX_CONDITIONS = 16
-_QUOTES = str.maketrans("“”„", '"""')  # Phones write them.
+_QUOTES = str.maketrans("“”„", '"""')  # Phones type these quotes.
 _PART = re.compile(r'(?P<not>-)?(?P<title>title:)?(?:"(?P<phrase>[^"]*)"|(?P<word>[^\s"]+))')
 
 
@@ -24,13 +24,13 @@ class SyntaxProblem(Exception):
 
 
 class Condition(NamedTuple):
-    """What a document must have, or must not have.
+    """Words that a document must have, or must not have.
 
     Attributes:
-        words: Terms that follow each other.
-        terms: All terms that a document with these words has, such as those of codes.
-        in_title: Whether only the title counts.
-        is_excluded: Whether a document must not have it.
+        words: Terms that follow each other in the document.
+        terms: All terms that a document with these words has, such as the terms of codes.
+        in_title: True if only the title counts.
+        is_excluded: True if a document must not have the words.
     """
 
     words: tuple[str, ...]
@@ -40,7 +40,7 @@ class Condition(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """A query without syntax: the text to look for, and the conditions of its documents."""
+    """A parsed query: the text to look for, and the conditions that documents must meet."""
 
     text: str
     conditions: Sequence[Condition]
@@ -88,9 +88,10 @@ def parse_syntax(query: str) -> Parsed:
 
 
 def _get_phrase(text: str) -> list[str]:
-    """Returns the words of a phrase as documents have them, with the last character of each run of Chinese.
+    """Returns the words of a phrase as documents have them.
 
-    Only a run at the end of the phrase has no last character, because it may go on in a document.
+    Each run of Chinese ends with its last character as a word. At the end of the phrase, this word is left
+    out, because the run may continue in a document.
     """
     words = get_words(text)
     return words[:-1] if len(words[-1]) == 1 and CJK_RUN.match(words[-1]) else words

@@ -1,5 +1,7 @@
 """Recognizes a cross-encoder's folder, and reads its head and settings. Start at `is_reranker`.
 
+A folder has one of three layouts:
+
 *ForSequenceClassification     the weights have the head (graph/classifier.py)
 modules.json of a              Transformer alone: the same
 sentence-transformers          Transformer, Pooling, Dense, …: the last Dense outputs the scores
@@ -29,8 +31,9 @@ ACTIVATION_NAMES = {
     "softmax": "torch.nn.modules.activation.Softmax",
     "identity": "torch.nn.modules.linear.Identity",
 }
-# Whether the tokenizers of transformers make token types if tokenizer_config.json does not say it: by class,
-# or by family in a folder that names no class. Only families that can have several types must be known.
+# Tokenizers of transformers that make token types, and those that do not, if tokenizer_config.json does not
+# name its inputs. They are listed by class. The families are for folders that do not name a class. Only
+# families that can have several token types must be listed.
 _TYPED = {
     *("Bert", "BertJapanese", "ConvBert", "Deberta", "DebertaV2", "Electra", "FNet", "LayoutLM", "Lxmert"),
     *("MobileBert", "SqueezeBert"),
@@ -53,20 +56,20 @@ _UNTYPED_FAMILIES = {
 class Scoring(NamedTuple):
     """How a cross-encoder computes its scores."""
 
-    head: Head  # With layers unless the head of the family is unknown.
+    head: Head  # Has layers unless the head of the model family is unknown.
     activation: Activation
-    labels: tuple[str, ...]  # Names of the outputs; empty if there is one.
-    typed: bool  # Whether tokens have types.
-    classifies: bool  # Whether the weights of the transformer have the head.
+    labels: tuple[str, ...]  # Names of the outputs. Empty for a single output.
+    typed: bool  # True if tokens have types.
+    classifies: bool  # True if the transformer's weights include the head.
 
 
 def is_reranker(said: Mapping[str, Any], config: Mapping[str, Any], *, has_modules: bool) -> bool:
-    """Returns True if a folder has a cross-encoder.
+    """Returns True if a folder contains a cross-encoder.
 
     Args:
         said: The content of config_sentence_transformers.json.
         config: The content of config.json.
-        has_modules: Whether the folder has modules.json.
+        has_modules: True if the folder has modules.json.
     """
     if has_modules:
         return said.get("model_type") == CROSS_ENCODER
@@ -87,23 +90,23 @@ def read_scoring(
         weights: Its safetensors files.
         config: The content of config.json.
         said: The content of config_sentence_transformers.json.
-        head: The modules after the transformer; None if the transformer's weights have the head.
+        head: The modules after the transformer. None if the transformer's weights include the head.
     """
     classifies = head is None
     if head is None:
         found = read_classifier(config, weights)
         head = Head((found.pooling,), found.layers) if found else Head(("cls",), ())
-    outputs = head.dimension(0) or len(config.get("id2label") or "01")  # transformers has two by default.
+    outputs = head.dimension(0) or len(config.get("id2label") or "01")  # Two is the default of transformers.
     activation = _activation(said, config, outputs)
     head = replace(head, activation=activation)
     return Scoring(head, activation, _labels(config, outputs), _is_typed(backbone, config), classifies)
 
 
 def _activation(said: Mapping[str, Any], config: Mapping[str, Any], outputs: int) -> Activation:
-    """Returns the activation that sentence-transformers applies. Raises Unsupported for an unknown one."""
+    """Returns the activation that sentence-transformers applies. Raises Unsupported if it is unknown."""
     own = (config.get("sentence_transformers") or {}).get("activation_fn")
     for path in (said.get("activation_fn"), own or config.get("sbert_ce_default_activation_function")):
-        if path is None or not str(path).startswith("torch."):  # It ignores code of others.
+        if path is None or not str(path).startswith("torch."):  # Other classes are ignored.
             continue
         if (activation := _ACTIVATIONS.get(str(path).rpartition(".")[2])) is None:
             raise Unsupported(f"The activation {path} is not supported; {', '.join(_ACTIVATIONS)} are.")
@@ -119,7 +122,7 @@ def _labels(config: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
 
 
 def _is_typed(backbone: Path, config: Mapping[str, Any]) -> bool:
-    """Returns True if transformers gives the model token types: the text of a pair has the type 1.
+    """Returns True if transformers gives the model token types, with type 1 for the text of a pair.
 
     Raises:
         Unsupported: The folder's tokenizer is unknown.

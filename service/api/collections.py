@@ -1,8 +1,11 @@
 """Collections: sets of documents that are searched separately.
 
-Routes without a collection use the default one.
+These routes work like the routes without a collection, which use the default collection:
 
-    /collections/{collection}/documents  /files  /search  /searches  /feedback  /events  /map    as without
+    /collections/{collection}/documents  /files  /search  /searches  /feedback  /events  /map
+
+These routes are only about collections:
+
     GET /collections   DELETE /collections/{collection}   PUT /collections/{collection}/clicked
 
 A collection exists from its first document until the collection is deleted. One model embeds all collections,
@@ -84,7 +87,10 @@ def find_bounds(request: Request, runtime: Runtime) -> Predicate | None:
 
 
 def find_tenant(request: Request) -> str:
-    """Returns whose searches a request may refer to: equal for keys with the same filter, else empty."""
+    """Returns the tenant whose searches a request may refer to. Empty for keys without a filter.
+
+    Keys with the same filter have the same tenant.
+    """
     scope = get_scope(request.scope)
     return scope.tenant if scope is not None and scope.filter else ""
 
@@ -104,7 +110,7 @@ async def existing(request: Request, runtime: Runtime, given: str | None = None)
 
 
 def _missing(name: str) -> NotFound:
-    """Returns the error for a collection that does not exist, or does not exist for the key."""
+    """Returns the error for a collection that does not exist, or is outside of the key's scope."""
     return NotFound(
         f"There is no collection {name!r}. GET /collections lists them; its first document makes one."
     )
@@ -183,7 +189,7 @@ async def delete_collection(request: Request, runtime: Service) -> Response:
     return json_response({"deleted": deleted, "sequence": sequence})
 
 
-MAX_CLICKED = 20_000  # Answers in one request.
+MAX_CLICKED = 20_000  # Maximum answers in one request.
 
 
 class ClickedAnswer(BaseModel):
@@ -197,7 +203,7 @@ class ClickedAnswer(BaseModel):
 
 class ClickedRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    # Validated one by one, after they were counted.
+    # The handler counts the items first, and then validates each.
     clicked: Annotated[list[Any], ShownAs(Annotated[list[ClickedAnswer], Field(max_length=MAX_CLICKED)])]
 
 

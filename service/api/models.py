@@ -36,7 +36,7 @@ from service.lifecycle.live_tests import describe as describe_test
 from service.lifecycle.sequential import Standing
 from service.runtime.runtime import Runtime, Service
 
-MAX_SECONDS = 86_400  # longest time that `keep` accepts
+MAX_SECONDS = 86_400  # longest time that the `keep` route accepts
 _FILE = re.compile(r"[A-Za-z0-9_-]{1,64}\.[a-z]{1,8}")
 _IN_MEMORY = {"active", "building", "ready"}
 _PAGES = {
@@ -191,7 +191,7 @@ async def read_version(request: Request, runtime: Service, version: str) -> Resp
 async def _list_versions(
     request: Request, runtime: Runtime
 ) -> tuple[list[dict[str, Any]], str | None, dict[str, Any] | None]:
-    """Returns all versions, the requested one and the schedule, as the key of a request may see them."""
+    """Returns all versions, the requested version and the schedule, limited to what the key may see."""
     manifests, problems, wanted, schedule, away = await asyncio.to_thread(_look, runtime.store)
     states = await runtime.controller.states() | runtime.controller.reranker_states()
     listed = [_listed(manifest, states.get(manifest.version)) for manifest in manifests]
@@ -290,7 +290,7 @@ async def read_report_page(runtime: Service, version: str, file: str) -> Respons
             "pictures named there."
         )
     content = await _of_report(runtime, version, f"{REPORT_PAGE}/{file}")
-    # A name in the report may contain markup, which must not run.
+    # A name in the report may contain markup. It must not run.
     return Response(content, headers={"content-type": kind, "content-security-policy": REPORT_POLICY})
 
 
@@ -319,7 +319,7 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
     """Request that a version becomes active.
 
     The answer is 202, and `GET /models` shows the progress. If the version is already active, the answer is
-    200. A reranker becomes the active reranker, beside the active encoder.
+    200. A reranker becomes the active reranker. The active encoder stays.
     """
     with _refusing(version):
         manifest = await asyncio.to_thread(lambda: read_manifest(runtime.store.folder(version)))
@@ -329,8 +329,8 @@ async def activate_version(request: Request, runtime: Service, version: str) -> 
         status = 200 if version == runtime.active.reranker.version else 202
         return json_response({"wanted": version}, status=status)
     served = version == runtime.active.generation.version
-    # For the active version, a build of another version is dropped. The folder may name another version that
-    # does not count yet (Controller.requested).
+    # A request for the active version cancels the build of another version. The models folder may name
+    # another version that the controller does not consider yet (Controller.requested).
     others: set[str | None] = set()
     if served:
         requested = await runtime.controller.requested()
@@ -379,7 +379,7 @@ async def go_back_to_the_previous_version(
 )
 async def deactivate_reranker(request: Request, runtime: Service) -> Response:
     """Serve no reranker. Requests that have begun keep it. The active encoder stays."""
-    with _refusing(""), contextlib.suppress(DamagedRequest):  # The new request replaces a damaged one.
+    with _refusing(""), contextlib.suppress(DamagedRequest):  # The new request replaces a damaged request.
         if (await asyncio.to_thread(runtime.store.requested_reranker)).version is None:
             raise Conflict("No reranker is requested, so there is none to deactivate.")
     requested = await _request_reranker(runtime, None)

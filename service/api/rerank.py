@@ -214,11 +214,11 @@ async def score(
         runtime: The service.
         pairs: The pairs or texts.
         options: Options of the request.
-        ranks: Whether the pairs are ranked, which needs a reranker with one output.
+        ranks: True if the caller ranks the pairs. This needs a reranker with one output.
 
     Raises:
         NotFound: The request names an unknown version.
-        Conflict: No reranker is active, or the request names another version, or this one cannot rank.
+        Conflict: No reranker is active, the request names another version, or the reranker cannot rank.
         ServiceError: The batcher rejects the pairs, or the model fails.
 
     """
@@ -271,7 +271,7 @@ def _pair_with(query: str, texts: Sequence[str], settings: Settings) -> list[Pai
 
 
 def _get_texts(documents: Sequence[Any], settings: Settings) -> list[str]:
-    """Returns the texts of documents, each of which is a text or an object with a `text`."""
+    """Returns the texts of documents. Each document is a text or an object with a `text`."""
     check_count(documents, settings.max_inputs, "documents")
     texts = [each.get("text") if isinstance(each, dict) else each for each in documents]
     for at, text in enumerate(texts):

@@ -49,7 +49,7 @@ class SynonymsRequest(BaseModel):
     model_config = example(
         {"groups": [["car", "automobile"]], "one_way": [{"from": "tv", "to": ["television", "flat screen"]}]}
     ) | ConfigDict(extra="forbid")
-    # Validated one by one, after they were counted.
+    # The handler counts the items first, and then validates each.
     groups: Annotated[list[Any], ShownAs(Annotated[list[Group], Field(max_length=MAX_ENTRIES)])] = Field(
         [], description="Each phrase of a group also finds the others"
     )
@@ -136,7 +136,7 @@ async def replace_synonyms(
     ),
 )
 async def delete_synonyms(request: Request, runtime: Service) -> Response:
-    """Delete all synonyms of a collection. The version grows, unless there are none."""
+    """Delete all synonyms of a collection. The version grows if the collection has synonyms."""
     check_parameters(request)
     collection = await existing(request, runtime)
     stored = await _read(runtime, collection)
@@ -160,7 +160,7 @@ def _check_count(phrases: object, name: str, least: int) -> None:
 
 
 def _check_phrases(phrases: list[str], name: str, before: int) -> int:
-    """Rejects phrases that keyword search cannot look for. Returns their number, with those `before`."""
+    """Rejects phrases that keyword search cannot find. Returns `before` plus the number of phrases."""
     if before + len(phrases) > MAX_ALL_PHRASES:
         raise Validation(f"{name}: at most {MAX_ALL_PHRASES} phrases are stored together.")
     found = [*map(parse_phrase, phrases)]

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> str:
     """
     if arguments.file is None:
         raise KeysError(f"Name the keys file: --file FILE, or {PREFIX}API_KEYS_FILE.")
-    file: Path = arguments.file.resolve()  # A link stays a link.
+    file: Path = arguments.file.resolve()  # Resolved, so that a link to the file stays a link.
     try:
         if arguments.change == "list":
             keys = read_keys(file)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> str:
 
 
 def _read_scope(arguments: argparse.Namespace) -> str:
-    """Returns the scope in the arguments as in a line of the keys file, or an empty text.
+    """Returns the scope in the arguments, in the format of the keys file, or an empty text.
 
     Raises:
         KeysError: The scope is malformed.
@@ -172,7 +172,8 @@ def remove(file: Path, name: str) -> str:
 def listed(keys: list[Key]) -> list[dict[str, Any]]:
     """Returns each key without its hash.
 
-    A limit of null is that of the setting; 0 is no limit. Without a scope, the key sees everything.
+    A limit of null means the limit in the settings, and 0 means unlimited. A key without a scope sees
+    everything.
     """
     return [
         {
@@ -188,7 +189,7 @@ def listed(keys: list[Key]) -> list[dict[str, Any]]:
 
 
 def table(keys: list[Key]) -> str:
-    """Formats a table of names, roles, limits and trust, and of scopes if any key has one.
+    """Formats a table of names, roles, limits and trust, and of scopes if any key has a scope.
 
     Hashes are not shown.
     """

@@ -26,13 +26,14 @@ from service.store.values import COLUMNS, DEFAULT_COLLECTION, Column, Facet, Rec
 # Length of each ranking in hybrid search. The first thousand hits use the same candidates, so their pages are
 # consistent. A search beyond them uses the largest number that a client can request.
 CANDIDATES, ALL_CANDIDATES = 1000, 11_000
-RERANK_WORK = 1500  # A pair of 128 tokens costs a small reranker about as much as fusing so many candidates.
-PASSAGE_WORK = 150  # So does choosing the passage of a long text.
-HIGHLIGHT_WORK = 100  # So does finding the terms in a text of some thousand characters.
-CONDITION_WORK = 10_000  # So does evaluating a phrase, an excluded word or a word of titles.
-HEAVY_CANDIDATES = 10_000  # Heavier searches may not use all reading threads.
+# Costs of other work. Each costs about as much as fusing this many candidates.
+RERANK_WORK = 1500  # Scoring a pair of 128 tokens with a small reranker.
+PASSAGE_WORK = 150  # Choosing the passage of a long text.
+HIGHLIGHT_WORK = 100  # Finding the terms in a text of some thousand characters.
+CONDITION_WORK = 10_000  # Evaluating a phrase, an excluded word or a word of titles.
+HEAVY_CANDIDATES = 10_000  # Searches with a higher cost may not use all reading threads.
 
-Source = Literal["correction", "synonym"]  # Of a term that was not typed.
+Source = Literal["correction", "synonym"]  # The source of a term that the user did not type.
 NO_SOURCES: Mapping[str, Source] = MappingProxyType({})
 
 
@@ -43,12 +44,12 @@ class Query(NamedTuple):
     vector: NDArray[np.float32] | None = None
     similar_to: str | None = None
     tokens: Tokens | None = None  # Token vectors, for late interaction.
-    weights: Weights = NO_WEIGHTS  # Of corrected terms and synonyms, in keyword search.
+    weights: Weights = NO_WEIGHTS  # Weights of corrected terms and synonyms in keyword search.
     same: Mapping[str, str] = NO_SAME  # Synonyms that count as words of the query.
-    sources: Mapping[str, Source] = NO_SOURCES  # Of the terms that were not typed.
-    conditions: Sequence[Condition] = ()  # Of a query with syntax.
-    typed: str = ""  # The query as sent, if it is another text, as with corrected words or with syntax.
-    typed_vector: NDArray[np.float32] | None = None  # Its vector, for the memory of judgments.
+    sources: Mapping[str, Source] = NO_SOURCES  # Sources of the terms that the user did not type.
+    conditions: Sequence[Condition] = ()  # Conditions of a query with syntax.
+    typed: str = ""  # The query as sent, if `text` differs, as with corrected words or syntax.
+    typed_vector: NDArray[np.float32] | None = None  # Vector of `typed`, for the memory of judgments.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,26 +64,26 @@ class Search:
         weight: Weight of the dense ranking in hybrid search.
         unrelated: Mean cosine of unrelated texts, for hybrid search. 1 if unknown.
         where: Filter. None matches all documents.
-        bounds: Condition of the documents that exist for the client, which `where` contains. None: all.
+        bounds: Condition of the documents that exist for the client. `where` includes it. None: all.
         min_score: Lowest cosine in dense search.
-        passages: Whether to compare all passages of a document, or only the first passage.
+        passages: If true, all passages of a document are compared, otherwise only the first passage.
         max_bytes: Maximum size of all hits in bytes.
         columns: Columns of the documents to read.
-        kept: Whether the generation may be an inactive one.
+        kept: True if the generation may be inactive.
         rank_seconds: Maximum time of the second stage for a query. 0: hits keep the hybrid order.
-        explain: Whether hits have an explanation.
-        highlight: Whether hits show the places of the query's terms, and a snippet.
+        explain: True if hits have an explanation.
+        highlight: True if hits show the places of the query's terms, and a snippet.
         memory: Judged queries of the collection, for the second stage.
         judgments: Expected state of the judgments. None: any.
-        compares_tokens: Whether the second stage has late interaction.
+        compares_tokens: True if the second stage uses late interaction.
         rerank_k: Number of hits that the reranker orders again. 0: none.
-        typos: Whether words of text queries that no document has are corrected.
-        conditions: Conditions of a query with syntax, on average.
-        is_later: Whether this is a later page although the offset is 0.
-        ends: The deadline of the request, by `time.monotonic`. The reranker ends before.
+        typos: If true, words of text queries that no document has are corrected.
+        conditions: Average number of conditions of a query with syntax.
+        is_later: True if this is a later page although the offset is 0.
+        ends: The deadline of the request, by `time.monotonic`. The reranker ends before it.
         facets: Metadata fields whose values are counted.
-        facet_values: Maximum number of values, and of ranges, of each of them.
-        max_faceted: Maximum number of documents to count, times facets.
+        facet_values: Maximum number of values, and of ranges, of each facet.
+        max_faceted: Maximum product of the number of documents to count and the number of facets.
     """
 
     collection: str = DEFAULT_COLLECTION
@@ -115,27 +116,27 @@ class Search:
 
     @property
     def is_reranked(self) -> bool:
-        """Whether the page has hits that the reranker orders."""
+        """True if the page has hits that the reranker orders."""
         return self.offset < self.rerank_k
 
     @property
     def is_marked(self) -> bool:
-        """Whether terms are looked up in the hits."""
+        """True if the query's terms are looked up in the hits."""
         return self.highlight or (self.explain and not {"title", "text"}.isdisjoint(self.columns))
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the first page."""
+        """True if this is the first page."""
         return self.offset == 0 and not self.is_later
 
     @property
     def has_stage(self) -> bool:
-        """Whether the search has a second stage, which orders the candidates."""
+        """True if the search has a second stage, which orders the candidates."""
         return self.mode == "hybrid" and self.passages and (self.rank_seconds > 0 or self.explain)
 
     @property
     def is_ranked(self) -> bool:
-        """Whether the page may have candidates of the second stage. Later hits keep their hybrid order."""
+        """True if the page may have candidates of the second stage. Later hits keep their hybrid order."""
         return self.has_stage and self.offset < MAX_RANKED + MAX_RECALLED
 
     @property
@@ -165,7 +166,7 @@ class Search:
         return self.work + pairs + (HIGHLIGHT_WORK * self.k if self.is_marked else 0)
 
     def is_heavy(self, queries: int) -> bool:
-        """Returns whether a search with `queries` queries is long and must leave threads for other reads."""
+        """Returns whether a search with `queries` queries takes long, so it must leave threads to others."""
         scans = bool(self.facets) or (self.where is not None and not self.where.indexed)
         texts = PASSAGE_WORK * self.rerank_k + (HIGHLIGHT_WORK * self.k if self.is_marked else 0)
         return scans or queries * (self.work + texts) > HEAVY_CANDIDATES
@@ -186,7 +187,7 @@ class Highlight(NamedTuple):
         title: Ranges of the title.
         text: Ranges of the text.
         snippet: The part of the text to show. None if the text is blank.
-        sentences: For a text without terms: the parts. The best one should become the snippet.
+        sentences: Parts of a text without terms. The best part should become the snippet.
     """
 
     title: Sequence[tuple[int, int]]
@@ -196,7 +197,7 @@ class Highlight(NamedTuple):
 
 
 class TermMatch(NamedTuple):
-    """A term of the query that a hit has. `columns` says where: in the title, the text, or both.
+    """A term of the query that a hit has. `columns` names the places: the title, the text, or both.
 
     With a filter, `idf` is None, because it counts documents that the filter hides. `source` is None for a
     term as typed.
@@ -224,7 +225,7 @@ class Hit:
         rerank_score: Score of the reranker, if it has scored the hit.
         search_place: Place in the order of the search, from 1, if the reranker ordered the hits.
         ranking_score: Score of the second stage, if it has scored the hit.
-        side: In a tested search, the version that chose it.
+        side: In a tested search, the side that chose the hit.
     """
 
     document: Record
@@ -247,17 +248,17 @@ class Page(NamedTuple):
         hits: The hits.
         fault: The reason why the second stage failed or was late, or empty.
         reranker: The version that ordered the hits, or empty.
-        rerank_fault: The reason why it did not order all of them, or empty.
+        rerank_fault: The reason why the reranker did not order all of its hits, or empty.
         highlight_fault: The reason why some hits are without highlights or the best snippet, or empty.
-        tokens: Tokens of the pairs and sentences that were computed.
+        tokens: Token counts of the pairs and sentences that were computed.
         terms: Terms of the query, if they are looked up in the hits.
-        groups: The terms of each correction and synonym. Those of a group count only together.
-        sources: Sources of the terms that were not typed.
+        groups: The terms of each correction and synonym. The terms of a group count only together.
+        sources: Sources of the terms that the user did not type.
         idf: The inverse document frequencies of all terms.
         vector: Vector of the query. None in keyword search.
         facets: Counts of each field, or None.
         facet_faults: Reasons why counts are missing.
-        seconds: Computing time of both sides of a tested search. None: it is not tested.
+        seconds: Computing time of both sides of a tested search. None if the search is not tested.
     """
 
     hits: list[Hit]
@@ -280,11 +281,12 @@ class Rival(NamedTuple):
     """The candidate's side of a tested search, which has one query.
 
     Attributes:
-        generation: Only read while it is borrowed, or the active one with the same vectors.
+        generation: The candidate's generation, which must be borrowed while it is read. Or the active
+            generation, if both versions have the same vectors.
         queries: The query, as this side embeds and corrects it.
         search: The search, as this side plans it.
         coins: Decide which side chooses first.
-        embedding: Seconds in which each side embedded the query, if they are not the same.
+        embedding: Seconds that each side took to embed the query. Zeros if the sides did not both embed it.
     """
 
     generation: Generation
@@ -304,7 +306,7 @@ class Rival(NamedTuple):
 
 
 class Judged(Exception):
-    """Raised if judgments or clicks changed after the memory was read. `state` is their present state."""
+    """Raised if judgments or clicks changed after the memory was read. `state` is their current state."""
 
     def __init__(self, state: str) -> None:
         super().__init__(state)

@@ -1,13 +1,13 @@
 """Completes what a user types: `GET /suggest`. Start at `Suggestions.suggest` and `complete`.
 
     titles    of documents that begin with the text, or that have a word with this beginning
-    terms     words that begin as the last word of the text. The sampled documents that have them have the
-              words before it, too
-    queries   of clicked searches, of at least some different visitors
+    terms     words that begin like the last word of the text, from sampled documents that also have the words
+              before it
+    queries   of clicked searches, by a minimum number of different visitors
 
-An index in memory, `Candidates`, finds candidates. It is some time behind the store. So each candidate is
-checked in the state of the request: some document that it comes from must still exist, and match the filter.
-Of a query, events of enough visitors must still exist.
+An index in memory, `Candidates`, finds candidates. It may be older than the store. So each candidate is
+checked in the state of the request. At least one document that it comes from must still exist, and match the
+filter. For a query, events of enough visitors must still exist.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ clock = time.monotonic
 
 KEY_BYTES = 32  # Bytes of a folded beginning that the index compares.
 KEY_TYPE = f"S{KEY_BYTES}"
-MAX_TITLES = 1_000_000  # Documents of a collection whose titles are in the index, and beginnings in all.
+MAX_TITLES = 1_000_000  # Maximum documents whose titles are in a collection's index, and maximum beginnings.
 MAX_TITLE = 200  # Characters. Longer titles are not suggested.
 TITLE_WORDS = 4  # Words of a title at which a completion may begin, in collections of MAX_TITLES / 4 or less.
 SAMPLED, SAMPLED_CHARACTERS = 2000, 2000  # Documents whose beginnings are read for terms.
-MIN_DOCUMENTS = 2  # Sampled documents that have a term.
-MAX_TERM = 32  # Characters.
+MIN_DOCUMENTS = 2  # Minimum number of sampled documents with a term.
+MAX_TERM = 32  # Maximum characters of a term.
 MAX_QUERIES = 10_000
-MAX_INDEX_BYTES = 64 << 20  # Of all collections.
+MAX_INDEX_BYTES = 64 << 20  # Memory of the indexes of all collections.
 STEP = 500  # Titles that are read at a time.
-RENEW_SECONDS = 30.0  # An index is built again after this time, and after RENEW_SHARE times its own.
+RENEW_SECONDS = 30.0  # An index is built again after this, or RENEW_SHARE times its build time if longer.
 RENEW_SHARE = 50
-WAITED_SECONDS = 0.05  # A request waits for candidates that were built faster, after a longer pause.
+WAITED_SECONDS = 0.05  # After a pause, a request waits for new candidates if the last build was faster.
 LOOK_SECONDS = 1.0
 CHECKED_TITLES = (32, 512)  # Best candidates that are checked, until enough of them match.
 MAX_CHECKED_TITLES = 4096  # Matching titles that are read if these were not enough.
-CHECKED_QUERIES = 4  # Times the number of completions.
+CHECKED_QUERIES = 4  # Queries that are checked, as a multiple of the number of completions.
 CHECKED_TERMS, CHECKED_DOCUMENTS = 16, 16  # Terms that are checked, and documents of each.
-_WORD_BYTES = 200  # Of a term in addition to its characters.
+_WORD_BYTES = 200  # Memory of a term, in addition to its characters.
 # Runs of letters, digits and marks. Signs outside of ASCII disappear when the run is folded.
 _WRITTEN = re.compile("[^\\s\\x00-/:-@\\[-`{-\\xbf\u2000-\u206f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20]+")
 
@@ -74,7 +74,7 @@ class _Beginnings(NamedTuple):
     keys: Keys
 
     def find(self, prefix: str) -> slice:
-        """Returns the places of texts that begin with a prefix, as far as the keys tell."""
+        """Returns the places of texts whose first KEY_BYTES bytes match a prefix."""
         encoded = prefix.encode()[:KEY_BYTES]
         first = int(np.searchsorted(self.keys, encoded))
         last = int(np.searchsorted(self.keys, encoded.ljust(KEY_BYTES, b"\xff"), side="right"))
@@ -89,7 +89,7 @@ class _Titles:
         keys: First bytes of each beginning.
         revisions: The document of each of them.
         ranks: A smaller number is suggested first.
-        sums: Equal for equal titles.
+        sums: Checksums of the titles.
         read: The documents whose titles were read.
         words: Number of words at which a title has a beginning.
     """
@@ -110,13 +110,13 @@ class _Titles:
         return _Titles(*columns, read=self.read, words=self.words)
 
     def find(self, prefix: str) -> "_Titles":
-        """Returns the beginnings with a prefix, as far as the keys tell."""
+        """Returns the beginnings whose first KEY_BYTES bytes match a prefix."""
         return self.select(_Beginnings(self.keys).find(prefix))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What may be suggested in a collection. Immutable.
+    """The possible suggestions in a collection. Immutable.
 
     Attributes:
         revisions: All documents.
@@ -124,12 +124,12 @@ class Candidates:
         terms: Beginnings of the terms.
         folded: The terms, folded.
         written: The terms as documents write them.
-        starts: Start of the documents of each term in `documents`, and the end of the last.
+        starts: For each term, the start of its documents in `documents`. Then the end of the last term.
         documents: Places in `sampled`.
         sampled: The sampled documents.
         queries: Folded queries in order.
-        built: When this was built.
-        seconds: How long that took.
+        built: Time when this was built, by `time.monotonic`.
+        seconds: Duration of the build in seconds.
     """
 
     revisions: Revisions
@@ -147,7 +147,7 @@ class Candidates:
     @property
     def nbytes(self) -> int:
         arrays = self.titles, self.revisions, self.documents, self.sampled
-        texts = len(self.folded) + len(self.queries)  # Each takes about as much.
+        texts = len(self.folded) + len(self.queries)  # A query takes about as much memory as a term.
         return sum(array.nbytes for array in arrays) + _WORD_BYTES * texts
 
     def list_documents(self, term: str) -> NDArray[np.int32]:
@@ -168,7 +168,7 @@ class Suggestions:
     Args:
         store: The document store.
         min_visitors: Different visitors that must have clicked after a query. 0: no query is suggested.
-        trusts: Whether a key is trusted, by its name.
+        trusts: Returns whether the key with this name is trusted.
     """
 
     def __init__(self, store: DocumentStore, min_visitors: int, trusts: Callable[[str], bool]) -> None:
@@ -189,7 +189,7 @@ class Suggestions:
                 async with self._building:
                     if self._is_overdue(collection):
                         await self._build(collection)
-        finally:  # If the request is canceled while it builds them, `keep` does.
+        finally:  # If the request is canceled during the build, `keep` builds the candidates.
             self._used.add(collection)
         candidates = self._candidates[collection]
         self._candidates.move_to_end(collection)
@@ -197,7 +197,7 @@ class Suggestions:
         return await self._store.search(work, heavy=where is not None and not where.indexed)
 
     def _is_overdue(self, collection: str) -> bool:
-        """Returns whether a request waits for new candidates: if there are none, or if they take no time."""
+        """Returns whether a request waits for new candidates: the first ones, or those that build quickly."""
         candidates = self._candidates.get(collection)
         if candidates is None:
             return True
@@ -235,7 +235,7 @@ def _normalize(text: str) -> str:
 
 
 def _give_way() -> None:
-    """Lets other threads run. Without it, each of them would wait some milliseconds for the interpreter."""
+    """Lets other threads run. Without it, each would wait a few milliseconds for the interpreter."""
     time.sleep(0)
     pause()
 
@@ -247,13 +247,13 @@ def build(
     trusts: Callable[[str], bool],
     before: Candidates | None = None,
 ) -> Candidates:
-    """Reads what may be suggested in a collection.
+    """Builds the candidates of a collection.
 
     Args:
         snapshot: The store.
         collection: Name of the collection.
         min_visitors: Different visitors that must have clicked after a query. 0: no query is suggested.
-        trusts: Whether a key is trusted, by its name.
+        trusts: Returns whether the key with this name is trusted.
         before: Earlier candidates of the collection. Only titles of new documents are read, because a
             revision never changes.
     """
@@ -351,7 +351,7 @@ def _sample_terms(snapshot: Snapshot, sampled: Revisions) -> dict[str, tuple[str
                     terms = known[word] = [*_split(word)]
                 for folded, written in terms:
                     before, documents = found.get(folded, (written, []))
-                    # A word in lower case is rather no name, and no first word of a sentence.
+                    # A word in lower case is probably neither a name nor the first word of a sentence.
                     chosen = written if written.islower() and not before.islower() else before
                     if not documents or documents[-1] != place:
                         documents.append(place)
@@ -360,7 +360,7 @@ def _sample_terms(snapshot: Snapshot, sampled: Revisions) -> dict[str, tuple[str
 
 
 def _split(word: str) -> Iterator[tuple[str, str]]:
-    """Yields the terms of a word, folded and as they are written. Chinese, Japanese and Korean has pairs."""
+    """Yields the terms of a word, folded and as written: pairs of characters in Chinese, Japanese, Korean."""
     parts = [word]
     if run := CJK_RUN.search(word):
         parts = [run[0][at : at + 2] for at in range(len(run[0]) - 1)]
@@ -371,9 +371,9 @@ def _split(word: str) -> Iterator[tuple[str, str]]:
 
 
 def _sort_queries(queries: Iterable[ClickedQuery]) -> list[tuple[str, ClickedQuery]]:
-    """Returns folded queries in order. Of queries that are equal when folded, the most visited one counts."""
+    """Returns folded queries in order. Of equal folded queries, the query with most visitors counts."""
     found: dict[str, ClickedQuery] = {}
-    for each in queries:  # Those with most visitors first.
+    for each in queries:  # Queries with most visitors come first.
         if folded := _normalize(each.query):
             found.setdefault(folded, each)
     return sorted(found.items())
@@ -386,7 +386,7 @@ def complete(
 
     Args:
         snapshot: The store at the moment of the request.
-        candidates: What may be suggested.
+        candidates: The candidates of the collection.
         text: The beginning that a user has typed.
         k: Maximum number of completions.
         where: A filter that the documents of titles and terms must match.
@@ -424,7 +424,7 @@ def _complete_titles(
 ) -> list[Suggestion]:
     titles = candidates.titles.find(prefix)
     revisions, ranks = titles.revisions, titles.ranks
-    # Different numbers, so that each step has the candidates of the step before.
+    # The numbers differ, so that each step includes the candidates of the step before.
     order = ranks.astype(np.int64) * max(1, len(ranks)) + np.arange(len(ranks))
     found: dict[str, Suggestion] = {}
 
@@ -444,7 +444,7 @@ def _complete_titles(
         if len(found) >= k or len(order) <= most:
             return [*found.values()][:k]
         done = most
-    # The first ones have few different titles, or few of them match. One document of each title is enough.
+    # The best candidates have too few different titles, or too few match. One document per title is enough.
     matching = np.flatnonzero(np.isin(revisions, snapshot.list_matching(where, collection)))
     names = titles.sums[matching].astype(np.int64) << 16 | ranks[matching]
     _, firsts = np.unique(names, return_index=True)
@@ -489,7 +489,7 @@ def _complete_terms(
     owners = {at: having[np.isin(having, there)] for at, having in documents.items()}
     chosen = [at for at in terms if len(owners[at])][:k]
     written = {candidates.folded[at]: candidates.written[at] for at in chosen}
-    if filtered:  # Hidden documents may write it in another way.
+    if filtered:  # Documents that do not match may write the terms in another way.
         shown = np.unique([owners[at][0] for at in chosen])
         found = _sample_terms(snapshot, shown) if chosen else {}
         written = {term: found[term][0] for term in written if term in found}

@@ -16,7 +16,7 @@ from models.messages import did_you_mean
 from service.errors import MethodNotAllowed, NotFound, ServiceError, Validation
 
 MAIN_ROUTES = "POST /embed, /similarity, /search and /documents"
-# What to do instead of a method that a route does not take, by the route's path in its collection.
+# Advice for a method that a route does not accept, by the route's path in its collection.
 INSTEAD = {
     "/documents": "POST /documents stores documents, and replaces those with the same id.",
     "/documents/{id:anything}": "POST /documents with the same id replaces it.",
@@ -27,7 +27,7 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")  # Browsers must not guess the
 
 
 def family(path: str) -> str:
-    """Returns which API a path belongs to, and so the format of errors: `openai`, `cohere` or `native`."""
+    """Returns the API of a path, which decides the format of errors: `openai`, `cohere` or `native`."""
     if path == "/v1" or path.startswith("/v1/") or path == "/embeddings":
         return "openai"
     return "cohere" if path == "/v2" or path.startswith("/v2/") else "native"
@@ -37,7 +37,7 @@ def status_in(family: str, status: int) -> int:
     """Returns the status code of an error in a family of routes.
 
     Clients of OpenAI and Cohere expect 400 for a bad request, and 500 if the model failed. Native routes
-    answer 422 and 424.
+    return 422 and 424.
     """
     return status if family == "native" else {422: 400, 424: 500}.get(status, status)
 
@@ -75,7 +75,7 @@ def _other_method(request: Request) -> MethodNotAllowed:
 
 
 def install(app: FastAPI) -> None:
-    """Registers a handler that replaces FastAPI's HTTP errors by errors of the service."""
+    """Registers a handler that replaces FastAPI's HTTP errors with errors of the service."""
 
     async def on_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101  this handler is registered for this type

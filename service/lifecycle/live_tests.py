@@ -3,10 +3,10 @@
     start ─▶ some searches have a rival ─▶ events name the side of a hit ─▶ evidence ─▶ activate, or keep
       └─ build the vectors of another encoder
 
-A candidate has another ranking, other search settings, or another encoder. For its encoder, the controller
-keeps its generation loaded, as one that must not be activated yet (`find_loaded`). The state is a fact of the
-store, so replicas share one test and a restart resumes it. Each replica looks at the outcomes. The one that
-replaces the state first ends the test.
+A candidate has another ranking, other search settings, or another encoder. If it has another encoder, the
+controller keeps its generation loaded, but must not activate it yet (`find_loaded`). The state is stored as
+a fact, so replicas share one test, and a restart resumes it. Each replica checks the outcomes. The replica
+that is the first to replace the state ends the test.
 """
 
 import asyncio
@@ -44,11 +44,11 @@ from service.store.values import FAILED, Verdict
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # Other replicas follow a start or an end within this time.
+LOOK_SECONDS = 1.0  # Other replicas notice the start or end of a test within this time.
 MAX_DAYS = 28.0
 DAY = 86_400.0
-# A candidate whose median is so much slower, over so many searches of one process, is rejected. People do not
-# notice medians below SLOW_SECONDS.
+# A candidate is rejected if its median time is more than MAX_SLOWER times that of the active version, over
+# the last TIMED searches of one process. People do not notice medians below SLOW_SECONDS.
 MAX_SLOWER, TIMED, SLOW_SECONDS = 2.0, 100, 0.05
 
 State = Literal["preparing", "running", "accepted", "rejected", "stopped"]
@@ -60,17 +60,17 @@ class LiveTest(BaseModel):
     Attributes:
         id: Random, because it decides which hits a visitor sees.
         active: The version that was active at the start.
-        candidate: The version that is compared with it.
-        collections: Collections in which their searches differ.
-        started: Unix time. At the end of the preparation, the test starts again.
-        builds: Whether the candidate has vectors of its own.
-        state: Preparing: these are not complete. Accepted: the candidate was requested, or will be.
-            Stopped: ended without a verdict.
-        reason: Why it ended, or empty.
+        candidate: The version that is compared with `active`.
+        collections: Collections whose searches differ between the two versions.
+        started: Unix time. It is set again when the preparation ends.
+        builds: True if the candidate has its own vectors.
+        state: Preparing: the candidate's vectors are not complete. Accepted: the candidate was requested, or
+            will be. Stopped: the test ended without a verdict.
+        reason: The reason why the test ended, or empty.
         ended: Unix time, or None.
-        wins: Counted outcomes for the candidate when it ended.
-        decided: All counted outcomes when it ended.
-        requested: Whether the accepted candidate was requested.
+        wins: Counted outcomes for the candidate at the end.
+        decided: All counted outcomes at the end.
+        requested: True if the accepted candidate was requested.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -104,7 +104,7 @@ class LiveTests:
         controller: Activates a candidate that wins.
         settings: The settings.
         metrics: The metrics.
-        trusts: Whether a key is trusted now, by its name.
+        trusts: Returns whether the key with this name is trusted now.
     """
 
     def __init__(
@@ -123,13 +123,13 @@ class LiveTests:
         self._metrics = metrics
         self._trusts = trusts
         self._candidate: _Candidate | None = None  # Of the running test.
-        self._changes = 0  # Of `_candidate`: a state that was read before one of them may be outdated.
+        self._changes = 0  # Changes of `_candidate`. A state that was read before a change may be outdated.
         self._seconds: deque[tuple[float, float]] = deque(maxlen=TIMED)
         self._complaint = ""
         controller.find_tested = self.find_loaded
 
     async def run(self) -> None:
-        """Looks at the test again and again."""
+        """Calls `look` every LOOK_SECONDS."""
         while True:
             try:
                 await self.look()
@@ -146,8 +146,8 @@ class LiveTests:
     ) -> tuple[Generation, Coins] | None:
         """Returns the candidate's side of a search, or None if the search is not tested.
 
-        A later page of the same query of the same visitor gets the same answer. A generation of the candidate
-        is `borrowed`.
+        Later pages of the same query by the same visitor get the same answer. If the candidate has its own
+        generation, `borrowed` releases it at the end.
         """
         running = self._candidate
         coins = self._toss(collection, visitor, query)
@@ -164,7 +164,7 @@ class LiveTests:
         return candidate, coins
 
     def find_pause(self, test: LiveTest) -> str:
-        """Returns why no search is tested now, or an empty string."""
+        """Returns the reason why no search is tested now, or an empty string."""
         swap = self._controller.swap
         if test.ended or (not self._controller.builds and (not test.builds or self._get_loaded(test))):
             return ""
@@ -180,9 +180,9 @@ class LiveTests:
         return swap.generation if swap is not None and is_ready else None
 
     async def find_loaded(self) -> str:
-        """Returns the version that must be loaded for the test, or an empty string. The controller asks.
+        """Returns the version that must be loaded for the test, or an empty string. The controller calls it.
 
-        An accepted candidate stays loaded until it was requested. A candidate that cannot be used ends the
+        An accepted candidate stays loaded until it is requested. A candidate that cannot be used ends the
         test.
         """
         before, test = await self._read()
@@ -211,11 +211,11 @@ class LiveTests:
 
     @property
     def is_running(self) -> bool:
-        """Whether a test shows hits of two versions."""
+        """True if a running test shows hits of two versions."""
         return self._candidate is not None and self._candidate.test.state == "running"
 
     def _toss(self, collection: str, visitor: str, query: str) -> Coins | None:
-        """Returns the coins of a query of a visitor, or None if its searches are not tested."""
+        """Returns the coins for a visitor's query, or None if its searches are not tested."""
         running = self._candidate
         if running is None or collection not in running.test.collections:
             return None
@@ -223,7 +223,7 @@ class LiveTests:
         return None if coins.share >= self._settings.live_test else coins
 
     def note_seconds(self, seconds: tuple[float, float]) -> None:
-        """Notes the computing time of both sides of a search."""
+        """Records the computing time in seconds of both sides of a search."""
         self._seconds.append(seconds)
         for side, taken in zip(LIVE_TEST_SIDES, seconds, strict=True):
             self._metrics.live_test_seconds.labels(side).observe(taken)
@@ -232,9 +232,9 @@ class LiveTests:
         """Starts a test of a version against the active version.
 
         Raises:
-            Conflict: A test is running, tests are off, or the version cannot be tested. Or it must be built,
-                and another one is being built.
-            Storage: It must be built, and there is too little memory.
+            Conflict: A test is running, tests are off, or the version cannot be tested. Or the version must
+                be built, and another version is being built.
+            Storage: The version must be built, and the memory does not suffice.
             ModelError: The version is unknown, or its manifest cannot be read.
         """
         if not self._settings.live_test or not self._settings.events:
@@ -275,7 +275,7 @@ class LiveTests:
             NotFound: No test of this version is running.
         """
         ended: LiveTest | None = None
-        while ended is None or ended.ended is None:  # It may begin to run meanwhile.
+        while ended is None or ended.ended is None:  # Tries again if the test begins to run in the meantime.
             before, test = await self._read()
             if test is None or test.candidate != version or test.ended is not None:
                 raise NotFound(f"No live test of {version[:100]!r} is running.")
@@ -284,7 +284,7 @@ class LiveTests:
         return ended
 
     async def get(self, version: str) -> tuple[LiveTest, Standing]:
-        """Returns the last test and how it stands.
+        """Returns the last test and its results so far.
 
         Raises:
             NotFound: The last test was not of this version.
@@ -295,7 +295,7 @@ class LiveTests:
         return found
 
     async def find_last(self) -> tuple[LiveTest, Standing] | None:
-        """Returns the last test and how it stands, or None if there was none, or its results have expired."""
+        """Returns the last test and its results so far. None if no test ran or its results have expired."""
         _, test = await self._read()
         if test is None:
             return None
@@ -304,7 +304,7 @@ class LiveTests:
         return test, Standing(test.wins, test.decided)
 
     async def look(self) -> None:
-        """Follows the state in the store, and ends the test if it is decided or cannot go on."""
+        """Follows the state in the store, and ends the test if it is decided or cannot continue."""
         changes = self._changes
         before, test = await self._read()
         if self._changes != changes:
@@ -330,7 +330,7 @@ class LiveTests:
         await self._decide(before, test)
 
     async def _resume(self, changes: int, before: str | None, test: LiveTest) -> bool:
-        """Follows the stored test. Returns False if it ended, or if `_changes` is no longer `changes`."""
+        """Follows the stored test. Returns False if it ended, or if `_changes` differs from `changes`."""
         try:
             opened = await asyncio.to_thread(self._open, test.candidate)
         except (UnknownVersion, Damaged, WrongKind) as error:
@@ -342,7 +342,7 @@ class LiveTests:
         return True
 
     async def _decide(self, before: str | None, test: LiveTest) -> None:
-        """Ends a running test if there is evidence, it takes too long, or the candidate is slow."""
+        """Ends a running test if the evidence suffices, it takes too long, or the candidate is slow."""
         standing = await self._measure(test)
         if standing.decision is not None:
             await self._end(before, test, standing.decision, standing.why, standing)
@@ -355,7 +355,7 @@ class LiveTests:
             await self._end(before, test, "rejected", reason, standing)
 
     async def _test_requested(self, last: LiveTest | None) -> None:
-        """Starts a test of the requested version that waits for a decision, or drops it after a rejection.
+        """Starts a test of a requested version that waits for a decision, or marks it failed if rejected.
 
         A version that cannot be tested waits for an operator.
         """
@@ -370,7 +370,7 @@ class LiveTests:
             await self._corpus.store.keep_verdict(swap.version, verdict, swap.requested.id)
 
     async def _read(self) -> tuple[str | None, LiveTest | None]:
-        """Returns the stored state as text, and parsed unless its events have expired."""
+        """Returns the stored state as text and as a test. The test is None if its events have expired."""
         text = await self._corpus.store.live_test()
         test = None if text is None else LiveTest.model_validate_json(text)
         if test is not None and test.ended and time.time() - test.ended > self._settings.events_seconds:
@@ -379,7 +379,7 @@ class LiveTests:
 
     @property
     def _max_seconds(self) -> float:
-        """Longest duration of a test. Its first events must not expire before its end."""
+        """Longest duration of a test, in seconds. Its first events must not expire before it ends."""
         return min(MAX_DAYS * DAY, self._settings.events_seconds)
 
     async def _measure(self, test: LiveTest) -> Standing:
@@ -388,7 +388,7 @@ class LiveTests:
         return await asyncio.to_thread(lambda: decide(select(trusted)))
 
     async def _find_end(self, test: LiveTest) -> str:
-        """Returns why a running test cannot go on, or an empty string."""
+        """Returns the reason why a test cannot continue, or an empty string."""
         now = self._corpus.active.generation.version
         if now != test.active:
             return f"{now} became active."
@@ -419,7 +419,7 @@ class LiveTests:
             log.info("The live test of %s ends: %s", test.candidate, describe(ended, standing))
             if state == "accepted":
                 await self._activate(text, ended)
-        else:  # Another replica was faster.
+        else:  # Another replica replaced the state first.
             ended = (await self._read())[1] or ended
         if self._candidate is None or self._candidate.test.id == test.id:  # Another test may have begun.
             self._follow(None)
@@ -427,7 +427,7 @@ class LiveTests:
         return ended
 
     async def _activate(self, before: str | None, test: LiveTest) -> None:
-        """Requests an accepted candidate, unless another version became active meanwhile."""
+        """Requests an accepted candidate, unless another version has become active."""
         if self._corpus.active.generation.version == test.active:
             await self._controller.request(test.candidate, "activate")
             audit("activate", version=test.candidate)
@@ -458,7 +458,7 @@ class LiveTests:
     async def _compare(
         self, active: Generation, manifest: Manifest, rankings: Rankings
     ) -> tuple[list[str], bool]:
-        """Returns the collections in which searches of both versions differ, and whether vectors differ.
+        """Returns the collections whose searches differ between the versions, and whether vectors differ.
 
         Raises:
             Conflict: The versions do not differ, or the candidate needs token vectors.
@@ -488,14 +488,14 @@ class LiveTests:
 
 
 def _get_encoding(manifest: Manifest) -> tuple[object, ...]:
-    """Returns what two versions must share so that they use the same vectors."""
+    """Returns the parts of a manifest that decide the vectors. Equal parts mean the same vectors."""
     student = manifest.query_encoder and manifest.query_encoder.fingerprint
     prompts = manifest.prompts, manifest.search_prompt, manifest.document_prompt
     return manifest.fingerprint, student, *prompts
 
 
 def describe(test: LiveTest, standing: Standing, pause: str = "") -> str:
-    """Returns the state of a test as one or two sentences. `pause` says why no search is tested now."""
+    """Returns the state of a test as one or two sentences. `pause` is the result of `find_pause`."""
     won = f"{standing.wins:,} of {amount(standing.decided, 'decided search', 'decided searches')}"
     if test.state == "preparing":
         return pause or "The test is about to begin."
@@ -508,7 +508,7 @@ def describe(test: LiveTest, standing: Standing, pause: str = "") -> str:
 
 
 def _forecast(test: LiveTest, standing: Standing) -> str:
-    """Returns when the evidence will suffice if it grows as it did so far."""
+    """Estimates when the evidence will suffice if it grows at the same rate as so far."""
     passed = (time.time() - test.started) / DAY
     if standing.evidence <= 0:
         return "so far, nothing shows that it is better"

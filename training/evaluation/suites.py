@@ -79,7 +79,7 @@ def score(
         data: The evaluation folder.
         suites: Names of the suites to run.
         say: Called with progress messages.
-        model: Encodes the texts of searches. None: `encode` does, and documents are not split.
+        model: Encodes the texts of searches. If None, `encode` encodes them, and documents are not split.
         samples: Adds {"samples": {"stsb": (gold, cosines)}}, arrays to compare two models pair by pair.
 
     Raises:
@@ -128,7 +128,7 @@ class _Loaded(NamedTuple):
 
 
 def _load(data: Path, suites: tuple[str, ...]) -> _Loaded:
-    """Reads all sets of the suites. Called before anything is encoded, so a damaged file fails early."""
+    """Reads all sets of the suites. `score` does this before encoding, so a damaged file fails early."""
     similar, geometric = "sts" in suites, "geometry" in suites
     requested = [known.key for known in SETS if similar or (geometric and known.key == STSB)]
     absent = [key for key in requested if is_absent(key, data)]

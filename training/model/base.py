@@ -23,12 +23,12 @@ from training.model_names import find_model
 class Base(NamedTuple):
     folder: Path
     name: str
-    version: str | None  # if the base is a published version
+    version: str | None  # None if the base is not a published version
 
 
 @contextlib.contextmanager
 def open_base(name: str, models_dir: Path) -> Iterator[Base]:
-    """Yields the base that `name` denotes. Its folder may disappear after the `with` block.
+    """Yields the base that `name` denotes. Its folder may be deleted after the `with` block.
 
     Args:
         name: `default`, a published version, a folder, or a hub id.
@@ -44,7 +44,7 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
         with default_source() as default:
             yield Base(default, ORIGIN, None)
     elif found := find_model(name, ModelStore(models_dir)):
-        if found.folder.parent == models_dir:  # copies elsewhere may be changed on purpose
+        if found.folder.parent == models_dir:  # copies in other folders may be changed on purpose
             check(found.folder)
         yield Base(found.folder, found.name, find_version(found.folder))
     elif name in ("active", "anchor"):
@@ -59,13 +59,13 @@ def open_base(name: str, models_dir: Path) -> Iterator[Base]:
 
 
 def check_base(name: str, models_dir: Path) -> None:
-    """Opens and closes a base, to raise the errors of `open_base` early."""
+    """Opens and closes a base, so that the errors of `open_base` occur early."""
     with open_base(name, models_dir):
         pass
 
 
 def find_version(folder: Path) -> str | None:
-    """Returns the version name in a folder's manifest, or None if the folder is no published version."""
+    """Returns the version name in a folder's manifest, or None if it is not a published version."""
     try:
         return Manifest.read(folder).version
     except (OSError, ValueError):

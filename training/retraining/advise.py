@@ -32,10 +32,12 @@ from training.text.corpus import LISTED
 if TYPE_CHECKING:
     from training.retraining.auto import Choice, Material
 
-_TIMED = 64  # documents
-# A step of training computes forward and backward, which is twice as much (Kaplan et al. 2020, section 2.1).
+_TIMED = 64  # documents that are embedded to measure the pace
+# Cost of a training step, in forward passes. The backward pass costs twice as much as the forward pass
+# (Kaplan et al. 2020, section 2.1).
 _STEP = 3
-# Texts that are read for each query: a query, its document and negatives, twice; or a query and its list.
+# Texts that are read for each query: the query, its document and negatives, all twice. Or the query and its
+# list.
 _TEXTS = {"triples": 2 * 5, "distil-rerank": 9, "distil-hybrid": 9}
 _LENGTHS = 3  # passage lengths; `search` reads each document with each length
 _READ = 5  # times that `adapt` reads each text: masked, and two views twice
@@ -64,13 +66,14 @@ def run(options: argparse.Namespace) -> int:
 
     store, gate = ModelStore(config.folders.models), config.gate
     if config.corpus.service is not None:
-        # Not those of `gather`, for which near copies are one document. It tells what was read.
+        # Reads the judgments separately, because `gather` treats near copies as one document. Only `gather`
+        # prints what was read.
         for line in forecast(read_judged(config, store, silent), config, store, to_stderr):
             print(line)  # noqa: T201
     gathered = gather(config, store, to_stderr)
     material = build_material(gathered)
     found, slower = choices(material), ""
-    if found and gate.mode == "on" and gate.slower < 1:  # No choice trains a student.
+    if found and gate.mode == "on" and gate.slower < 1:  # None of the choices trains a student.
         try:
             recipes = " or ".join(choice.recipe for choice in found)
             slower = why_slower(store, gathered.active, config.train.base, recipes)
@@ -121,7 +124,7 @@ def _minutes(recipe: str, material: Material, pace: float, most: float, *, serve
     documents, queries = material.documents, min(material.queries, MAX_LISTS)
     of_users = min(material.of_users, MAX_LISTS)
     mined = 0 if served else documents
-    titles = min(material.titles, material.judged)  # Each judged pair has one title pair at most.
+    titles = min(material.titles, material.judged)  # Each judged pair has at most one title pair.
     encoded, trained = {
         SEARCH: (documents * _LENGTHS, 0),
         "adapt": (0, documents * _READ),

@@ -14,11 +14,11 @@ from training.retraining.gate.gains import deciding
 from training.retraining.gate.verdict import EACH, HITS, JUDGED, NAMES
 from training.retraining.grouping import group
 
-MAX_CHANGED = 10  # maximum queries that gained, and maximum that lost
-MAX_ANSWERS = 1000  # queries that a version keeps: about 2 MB
+MAX_CHANGED = 10  # maximum number of queries that gained, and of queries that lost
+MAX_ANSWERS = 1000  # maximum queries that a version stores: about 2 MB
 _SIDES = ("active", "candidate")
-_HITS = 3  # hits that are shown for a query, besides the first relevant one
-_LETTERS = 120  # characters that are shown of a hit, and of a query
+_HITS = 3  # hits that a row has, in addition to the first relevant hit
+_LETTERS = 120  # maximum characters of a hit, and of a query
 
 Answer = dict[str, Any]
 
@@ -49,9 +49,9 @@ def find_answers(
 def find_changed(answers: Iterable[Answer]) -> dict[str, Any]:
     """Returns the queries that gained and lost most, under the keys `gained` and `lost`.
 
-    If nDCG@10 is the same, the rank of the first relevant hit counts. So a query whose relevant hits move
-    below the tenth place may have a row, too. For both orders, a row has the first three hits and the first
-    relevant hit.
+    If nDCG@10 is the same, the rank of the first relevant hit counts. So a query may also have a row if its
+    relevant hits move only below the tenth place. For both orders, a row has the first three hits and the
+    first relevant hit.
     """
     moves = sorted(answers, key=_measure)
     gained = [row for row in reversed(moves[-MAX_CHANGED:]) if _measure(row) > (0, 0)]
@@ -94,7 +94,7 @@ def _build(
         "search": search,
         "query": _short(query),
         "difference": difference,
-        # Rank of the first relevant hit in each order, or None without one.
+        # Rank of the first relevant hit in each order, or None without a relevant hit.
         "ranks": [next((rank for rank, id in enumerate(ids, 1) if id in relevant), None) for ids in orders],
         "relevant": [*relevant],
         **{

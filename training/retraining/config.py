@@ -38,7 +38,7 @@ from training.runs.export import add_models_dir
 from training.text.service import ALL, ONLY_DEFAULT, add_options, chosen, fetch_count, is_name
 from training.validation import refusal
 
-MIN_ROWS = 100  # documents, or other rows
+MIN_ROWS = 100  # minimum number of documents, or of other rows
 _PAIR = 'pair needs a recipe that makes a student: recipe = "distil"'
 _OF_THE_LINE = ("anchor", "active")  # bases that are the active version or come before it
 _BASES = (*_OF_THE_LINE, "default")  # These names take precedence over folders of the same name.
@@ -65,7 +65,7 @@ class CorpusTable(Table):
     collections: tuple[str, ...] = Field(ONLY_DEFAULT, min_length=1)  # names in the service; ["*"]: all
     held_out: float = Field(0.1, gt=0, lt=1)  # share of the documents that are held out
     least: int = Field(MIN_ROWS, ge=2)
-    candidates: int = Field(5000, ge=100)  # texts among which a held-out query looks for its answer
+    candidates: int = Field(5000, ge=100)  # texts that a held-out query searches for its answer
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -83,7 +83,7 @@ class JudgmentsTable(Table):
     file: Rooted | None = None  # .tsv or .jsonl with query and id
     feedback: bool = True  # also read POST /feedback
     held_out: float = Field(0.5, gt=0, lt=1)  # share of the queries that are held out
-    trusted: tuple[str, ...] = ()  # If set, judgments of other keys are only trained on.
+    trusted: tuple[str, ...] = ()  # If set, judgments of other keys serve only for training.
 
 
 class EventsTable(Table):
@@ -112,7 +112,7 @@ class TrainTable(Table):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     negatives: int = Field(3, ge=1, le=10)  # negatives of each pair, for a recipe that reads triples
     pair: bool = False  # with `distil`: the student encodes queries, and the teacher documents
-    set: dict[str, Any] = Field(default_factory=dict)  # changes of the recipe, as by `train --set`
+    set: dict[str, Any] = Field(default_factory=dict)  # changes to the recipe, as with `train --set`
 
     @field_validator("base", "recipe")
     @classmethod
@@ -130,7 +130,7 @@ class TrainTable(Table):
         return self
 
 
-_TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # limits if speed is required; chosen by us
+_TRADED = {"mean_fall": 0.01, "own_fall": 0.015}  # default limits if speed is required; chosen by us
 
 
 class GateTable(Table, gate.Thresholds):
@@ -150,10 +150,10 @@ class ScheduleTable(Table):
     cron: str = "30 3 * * *"  # minute hour day month weekday
     timezone: str = "UTC"
     jitter_seconds: int = Field(300, ge=0)  # maximum random delay, so that machines begin at different times
-    new_documents: int | None = Field(None, ge=1)  # A run begins early after this many.
+    new_documents: int | None = Field(None, ge=1)  # A run begins early after this many new documents.
     poll_seconds: float = Field(300.0, gt=0)  # time between counts of documents
     threads: int | None = Field(None, ge=1)  # threads of a run; its default if not given
-    memory_mb: int | None = Field(None, ge=256)  # limit of a run, which ends if it needs more
+    memory_mb: int | None = Field(None, ge=256)  # maximum memory; a run that needs more ends
 
     @property
     def encoding_threads(self) -> int:

@@ -35,12 +35,12 @@ from training.text.service import Searches, fetch_searches
 
 
 class Gathered(NamedTuple):
-    """The data of a retraining, with its configuration, the store of versions and a function for messages."""
+    """The data of a retraining, with its configuration, the model store and a function for messages."""
 
     config: Config
     store: ModelStore
     say: Say
-    active: str  # the version that a candidate is compared with
+    active: str  # the active version, to which a candidate is compared
     documents: Documents
     split: Split
     found: Judged
@@ -66,7 +66,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
     say(str(documents))
     require_enough(len(documents.kept), corpus.least)
     split = hold_out(documents.kept, corpus.held_out)
-    # The id of each document, or for a near copy that of the original.
+    # Maps the id of each document to itself, and the id of a near copy to the id of its original.
     known = {document.id: split.copies.get(document.id, document.id) for document in documents.kept}
     known |= {id: known[first] for id, first in documents.copies.items()}
     learned = get_learned(store, active)
@@ -82,7 +82,7 @@ def gather(config: Config, store: ModelStore, say: Say) -> Gathered:
 
 
 def read_judgments(config: Config, say: Say) -> tuple[list[Judgment], Use]:
-    """Returns the judgments from the configured sources, and what was derived from events."""
+    """Returns the judgments from the configured sources, and the data that was derived from events."""
     table, events, service = config.judgements, config.events, config.corpus.service
     used = Use([], "", {})
     if events.use and service is not None:
@@ -139,7 +139,7 @@ def counts(documents: Documents, split: Split, found: Judged, used: Use) -> dict
 
 
 def of_keys(found: Judged) -> Iterator[str]:
-    """Warns if most judgments are of untrusted keys, or if most judged queries rest on one key."""
+    """Yields warnings: most judgments are from untrusted keys, or most queries depend on one key."""
     untrusted, others = found.counts[UNTRUSTED], found.counts[JUDGMENTS]
     if untrusted > others:
         yield (

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 OF_LABELS = (PAIRS, TRIPLES)  # kinds of rows that contain judged queries
-_MAX_ANSWERS_SHARE = 0.1  # maximum share of the training documents to hold back. Chosen by us
+_MAX_ANSWERS_SHARE = 0.1  # maximum share of the training documents that `let_judge` moves. Chosen by us
 
 
 def _begin(config: Config, recipe: Recipe, corpus: Corpus, store: ModelStore, work: Path) -> Job:
@@ -78,11 +78,11 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         gathered: The data.
         recipe: The recipe.
         work: Work folder.
-        labels: True if judged queries are used for training although the recipe does not read pairs.
+        labels: True if training uses judged queries although the recipe does not read pairs.
 
     Raises:
-        NothingToLearn: The data have no rows for the recipe, or nothing with which the gate could judge.
-        TrainingError: A retraining has no rows of the kind that the recipe reads.
+        NothingToLearn: The data have no rows for the recipe, or the gate has nothing to judge with.
+        TrainingError: A retraining cannot create rows of the kind that the recipe reads.
 
     """
     config, store, say, active, _, split, found, *_ = gathered
@@ -92,16 +92,16 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
         split, found = let_judge(split, found)
     searches = own.collections(split, config.corpus.candidates)
     manifest, service = Manifest.read(store.folder(active)), config.corpus.service
-    # Clicked queries judge no encoder, but a ranking is fitted to them, too.
+    # Clicked queries do not judge encoders, but rankings are also fitted to them.
     if found.held or (found.answers and read_rankings(store, manifest)):
         searches[JUDGED] = own.judged_search(split, found.answers, config.corpus.candidates, found.held)
-    # Missing sets do not matter if the own text judges.
+    # Evaluation sets may be missing if the searches can decide.
     require_judge(config, own.can_decide(searches, found), optional_data_folder(config.gate.data))
     with contextlib.ExitStack() as opened:
 
         @cache
         def model() -> Scorable:
-            """Opens the active model, for mining training data."""
+            """Opens the active model, which mines training data."""
             form = form_for("fp32" if config.train.precision == "fp32" else "auto")
             encoder = store.open(active, config.schedule.encoding_threads, form=form)
             opened.callback(encoder.close)
@@ -127,7 +127,8 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
             reranker,
         )
     if corpus.digest != corpus.rows:
-        # The active model mined the rows. Another model finds others, which teach something new.
+        # The active model mined the rows. Another model finds other rows, which teach something new. So the
+        # digest includes the models.
         mined = sha256(f"{corpus.digest} by {' and '.join(teachers)}".encode())
         corpus = replace(corpus, digest=mined.hexdigest())
     say(f"training on {corpus}")
@@ -161,8 +162,8 @@ def find_reranker(store: ModelStore) -> str:
     """Returns the active reranker, whose files are intact.
 
     Raises:
-        NothingToLearn: There is none, the requested one is not active, or it is a classifier.
-        ModelError: It is damaged, or not a reranker.
+        NothingToLearn: No reranker is active, the requested reranker is not active, or it is a classifier.
+        ModelError: The version is damaged, or not a reranker.
 
     """
     version = store.requested_reranker().version
@@ -177,7 +178,7 @@ def find_reranker(store: ModelStore) -> str:
 
 
 def build_limits(config: Config) -> GateTable:
-    """Returns the limits of the gate. A pair has two models, so by default it may be twice as large."""
+    """Returns the limits of the gate. By default, a pair may be twice as large: it has two models."""
     given = "larger" in config.gate.model_fields_set
     return config.gate if given or not config.train.pair else config.gate.model_copy(update={"larger": 1.0})
 
@@ -185,8 +186,8 @@ def build_limits(config: Config) -> GateTable:
 def let_judge(split: Split, found: Judged) -> tuple[Split, Judged]:
     """Moves training queries that may judge to the part `judge`, for a recipe that learns from text alone.
 
-    Their answers are moved as well, because these must not be learned. If that would take too large a share
-    of the documents to train on, nothing is moved.
+    Their answers are also moved, because training must not learn them. If that would remove too large a share
+    of the training documents, nothing is moved.
     """
     may = found.held.keys() | (found.judges & found.train.keys()) - found.of_use
     held = bounded({query: ids for query, ids in found.answers.items() if query in may}, found.keys)
@@ -208,8 +209,8 @@ def require_judge(config: Config, searches: bool, data: Path | None) -> None:
 
 
 def _report(corpus: Corpus, recipe: Recipe, active: Path, more: Iterable[str]) -> dict[str, Any]:
-    """Returns statistics of the corpus, and warnings: about what may harm the training, and `more`."""
-    # A text may be in several rows.
+    """Returns statistics of the corpus, with warnings about problems for the training, and `more`."""
+    # A text may be in several rows, but counts once.
     texts = (
         corpus if corpus.columns == 1 else Corpus.of(dict.fromkeys(filter(None, corpus.texts)), "the rows")
     )

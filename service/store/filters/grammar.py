@@ -40,7 +40,7 @@ class Lookup(NamedTuple):
 class Predicate:
     """A condition on the table `documents`, with the parameters for the question marks in the SQL.
 
-    `kind` says how SQLite can find the matching documents by lookups instead of by `sql`:
+    `kind` tells how SQLite can find the matching documents with lookups instead of `sql`:
 
         scan      no lookup is possible: `sql` reads the metadata of every document
         lookup    documents that match one of `lookups`
@@ -56,12 +56,12 @@ class Predicate:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the filter has no condition, and matches every document."""
+        """True if the filter has no condition, and matches every document."""
         return self.kind == "and" and not self.parts
 
     @property
     def indexed(self) -> bool:
-        """Whether a part of the filter can be looked up in an index."""
+        """True if a part of the filter can be looked up in an index."""
         return self.kind == "lookup" or any(part.indexed for part in self.parts)
 
 
@@ -69,7 +69,7 @@ EVERYTHING = Predicate("TRUE", [], "and")  # The filter `{}`.
 
 
 def both(first: Predicate | None, second: Predicate | None) -> Predicate | None:
-    """Returns the condition that two filters match. None is no condition."""
+    """Returns the condition that both filters match. None means that nothing is required."""
     given = [part for part in (first, second) if part is not None and not part.is_empty]
     return _joined("and", given) if given else first or second
 
@@ -121,13 +121,13 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
     return [member for member in members if isinstance(member, dict)]
 
 
-MAX_VALUES = 10_000  # Values of one $in.
+MAX_VALUES = 10_000  # Maximum number of values of one $in.
 RANGES = {"$gt": ">", "$gte": ">=", "$lt": "<", "$lte": "<="}
 INT64 = 2**63
 
 
 class FilterError(ValueError):
-    """Raised if a filter breaks the grammar. The message names the place and what is allowed there."""
+    """Raised if a filter breaks the grammar. The message names the place and the allowed input."""
 
 
 class Among(NamedTuple):
@@ -145,7 +145,7 @@ class Among(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A test that a value has the same type as the operand, and compares as `sign` says.
+    """A test that a value has the same type as the operand, and compares to it by `sign`.
 
     `sign` is `<`, `<=`, `>` or `>=`. `time` is the operand as a time, or None if it is not a time. Times are
     compared as times.
@@ -256,7 +256,7 @@ def listed_in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-MAX_DEPTH = 16  # Nested $and and $or.
+MAX_DEPTH = 16  # Maximum number of nested $and and $or.
 MAX_CONDITIONS = 256
 MAX_INDEXED_FIELDS = 32
 MAX_BYTES = 2 << 20  # Bytes of a filter as JSON: five times as many as 10,000 UUIDs have.
@@ -271,7 +271,7 @@ class Operator(NamedTuple):
     Args:
         operand: The kind of the operand.
         test: Creates the test for a field, an operator and an operand. None if any value passes.
-        negated: Whether a document matches if no value passes the test.
+        negated: True if a document matches when no value passes the test.
     """
 
     operand: Literal["scalar", "scalars", "bound", "boolean"]
@@ -279,7 +279,7 @@ class Operator(NamedTuple):
     negated: bool = False
 
 
-# The OpenAPI document, the page (ui/filter.js) and docs/SEARCH.md name each of these, as a test checks.
+# The OpenAPI document, the page (ui/filter.js) and docs/SEARCH.md name each operator. A test checks this.
 OPERATORS: dict[str, Operator] = {
     "$in": Operator("scalars", among),
     "$ne": Operator("scalar", lambda key, name, operand: equal(key, name, [operand]), negated=True),

@@ -5,14 +5,15 @@
 
 Start at `begin`, `take_lacking` and `make_active`. The table `lacking` lists exactly the documents that have
 no vector of a generation. Transactions that add or remove vectors update the table. A cursor over revisions
-would miss documents: if two writes are concurrent, the one with the lower revision may be committed last.
+would miss documents: of two concurrent writes, the write with the lower revision may be committed last.
 A transaction that changes the state of a generation takes an exclusive lock. Work that depends on the states
-takes the same lock in shared mode. A generation that is being built stays as long as it is the candidate of a
-replica with a lease.
+takes the same lock in shared mode. A generation that is being built is dropped when no replica with a lease
+has it as its candidate.
 
-During writes, a candidate almost always lacks a few documents. So the transaction of the swap embeds these
-documents while writes wait. A replica that was not ready still has the old generation. It answers no searches
-until it has loaded the active generation. A swap does not wait for replicas without a lease.
+During writes, a few documents almost always have no vector of the candidate yet. So the transaction of the
+swap embeds these documents while writes wait. A replica that was not ready still has the old generation. It
+answers no searches until it has loaded the active generation. A swap does not wait for replicas without a
+lease.
 """
 
 import math
@@ -38,14 +39,16 @@ from service.store.sql.generations import (
 from service.store.sql.records import last_revision, unembedded
 from service.store.values import Activation, Embedding, Lacking, Moved, Unembedded
 
-LAST_DOCUMENTS = 64  # Documents that a swap embeds at most, while writes wait.
-TAKEN_SECONDS = 60  # Seconds of a reservation. After that, another replica may embed the documents.
+LAST_DOCUMENTS = 64  # Maximum documents that a swap embeds, while writes wait.
+TAKEN_SECONDS = 60  # Duration of a reservation. After that, another replica may embed the documents.
 _LOCK = 7_405_812
-_LEFT = (  # Being built, but not the candidate of any replica.
+_LEFT = (  # Generations that are being built, but are not the candidate of any replica.
     f"WHERE state = '{BUILDING}' AND NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE candidate = number AND {replicas.LIVING})"
 )
-_FREE = (  # Not reserved by another living replica, or reserved before the clock was set back.
+# Documents that no other living replica has reserved. A reservation that ends too late is from before the
+# clock was set back, and does not count.
+_FREE = (
     "(taken_by = ? OR taken_until < now() "
     f"OR taken_until > now() + interval '{2 * TAKEN_SECONDS} seconds' OR NOT EXISTS "
     f"(SELECT 1 FROM replicas WHERE id = taken_by AND {replicas.LIVING}))"
@@ -90,9 +93,9 @@ def activate(
 def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -> int:
     """Returns the number of the generation to build, and makes it the candidate of this replica.
 
-    Candidates of other replicas stay. From now on, each write lists the documents that it leaves without a
-    vector. Call `list_lacking` next for older documents. The vector index is built after the vectors. Writes
-    wait only while a new generation is created.
+    Other replicas keep their candidates. From now on, each write lists the documents that it leaves without
+    a vector. Call `list_lacking` next for older documents. The vector index is built after the vectors.
+    Writes wait only while a new generation is created.
     """
     number = generations.kept(connection, manifest, form)
     if number is None or generations.get_state(connection, number) == IMPORTED:
@@ -106,7 +109,7 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
             raise Again
         number = found
     replicas.stand(connection, replica, number)
-    connection.execute(  # Waiting begins again unless another replica is ready already.
+    connection.execute(  # The waiting time starts again unless another replica is already ready.
         "UPDATE generations SET called = NULL WHERE number = ? AND NOT EXISTS "
         f"(SELECT 1 FROM replicas WHERE candidate = number AND ready AND {replicas.LIVING})",
         (number,),
@@ -117,8 +120,8 @@ def begin(connection: Connection, replica: str, manifest: Manifest, form: str) -
 def list_lacking(connection: Connection, number: int) -> None:
     """Lists the older documents that have no vector of a new generation. Only the first call does this.
 
-    Writes do not wait for this. It sees all writes from before the generation began. Later writes list their
-    own documents.
+    Writes do not wait for this. It sees all writes that were committed before the generation began. Later
+    writes list their own documents.
     """
     connection.execute("SELECT pg_advisory_xact_lock(?, ?)", (_LOCK, number))
     if fetch_value(connection, "SELECT listed FROM generations WHERE number = ?", number) is False:
@@ -142,7 +145,7 @@ def abandon(connection: Connection, replica: str) -> None:
 
 
 def drop_left(connection: Connection) -> None:
-    """Drops generations that are being built, but are not the candidate of any replica any more."""
+    """Drops generations that are being built, but are no longer the candidate of any replica."""
     if connection.execute(f"SELECT 1 FROM generations {_LEFT} LIMIT 1").fetchone() is not None:
         hold_states(connection)
         connection.execute(f"UPDATE generations SET state = '{DROPPED}' {_LEFT}")
@@ -187,7 +190,7 @@ def take_lacking(
         if found and max_bytes < 0:
             break
         found[revision] = Unembedded(collection, id, Content(text, title))
-    if not found:  # An update during the listing may have left a replaced revision.
+    if not found:  # A document that was updated during the listing may have left its old revision.
         connection.execute(
             "DELETE FROM lacking l WHERE generation = ? "
             "AND NOT EXISTS (SELECT 1 FROM documents d WHERE d.revision = l.revision)",
@@ -207,7 +210,7 @@ def take_lacking(
         (LAST_DOCUMENTS + 1, generation),
     ).fetchone() or (0, 0, 0, 0, True)
     closing = follows and left <= LAST_DOCUMENTS
-    if left > LAST_DOCUMENTS:  # The table may list all documents, so they are not counted.
+    if left > LAST_DOCUMENTS:  # The table may list all documents, so its rows are not counted.
         left = max(left, documents - held - skipped)
     return Lacking(found, last_revision(connection), skipped, left - len(found), closing)
 
@@ -268,10 +271,10 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 
 
 def purge(connection: Connection) -> bool:
-    """Deletes the data of a dropped generation that no replica serves. Returns whether one existed.
+    """Deletes the data of a dropped generation that no replica serves. Returns False if none exists.
 
-    The first call deletes only its rows in `lacking` and `skipped`, without a lock, because these may be a
-    million. The next call drops its table of vectors.
+    The first call deletes only the generation's rows in `lacking` and `skipped`. It takes no lock, because
+    these may be a million rows. The next call drops the generation's table of vectors.
     """
     sql = (
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
@@ -293,21 +296,21 @@ def purge(connection: Connection) -> bool:
     return True
 
 
-LAST_BYTES = 1 << 20  # Characters of the texts that a swap embeds.
+LAST_BYTES = 1 << 20  # Maximum characters of the texts that a swap embeds.
 _SWAP_LOCK = 7_405_816
 
 
 class Answer(Enum):
-    """Says whether a replica that is ready may commit a swap."""
+    """Tells a replica that is ready if it may commit a swap."""
 
     ACTIVATED = auto()  # Another replica has committed the swap.
-    LACKS = auto()  # Too many vectors are missing, or the swap may not happen here.
+    LACKS = auto()  # Too many vectors are missing, or this replica must not swap.
     WAIT = auto()  # Another replica is not ready, or the request has changed.
     NOW = auto()  # This replica may commit the swap. From `make_active`: it has committed.
 
 
 def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
-    """Records that this replica is ready for a swap, if it is. Returns whether it may commit the swap."""
+    """Records this replica as ready for a swap, if it is ready. Returns whether it may commit the swap."""
     generation = swap.generation
     row = connection.execute(
         "SELECT state, version, listed AND NOT EXISTS "
@@ -336,9 +339,9 @@ def roll_call(connection: Connection, replica: str, swap: Activation) -> Answer:
 
 
 def _is_requested(connection: Connection, version: str, requested: str) -> bool:
-    """Returns whether the request for a version is still to be carried out.
+    """Returns True if the request for a version still has to be carried out.
 
-    Meanwhile, another version may have been requested, or the request may have failed on another replica.
+    Another version may have been requested since then, or the request may have failed on another replica.
     """
     found = replicas.request(connection)
     if found is not None and found.standing.version != version:
@@ -350,10 +353,11 @@ def _is_requested(connection: Connection, version: str, requested: str) -> bool:
 def make_active(connection: Connection, replica: str, swap: Activation) -> Answer:
     """Activates a generation in one transaction, if `swap.may` and `roll_call` allow it.
 
-    First embeds the last few documents with `swap.last`. Returns `Answer.NOW` if this replica committed.
+    First embeds the last few documents with `swap.last`. Returns `Answer.NOW` if this replica activated the
+    generation.
     """
     generation = swap.generation
-    # Another replica may be committing.
+    # Another replica may be committing the swap.
     if not fetch_value(connection, "SELECT pg_try_advisory_xact_lock(?)", _SWAP_LOCK):
         return Answer.WAIT
     hold_states(connection)

@@ -3,18 +3,18 @@
 Start reading at `MIGRATIONS`, `migrate` and `problem`. The tables are the same as in SQLite
 (sqlite/schema.py), except for these:
 
-    tally        documents and tokens that each write added to a collection. Their sum is the total of the
-                 collection. With a single counter, the writers of a collection would wait for each other.
-    sizes        the same for a generation: documents with vectors, and rows.
+    tally        the numbers of documents and tokens that each write added to a collection. Their sum is the
+                 total. With a single counter, the writers of a collection would wait for each other.
+    sizes        the same for a generation: numbers of documents with vectors, and of rows.
     term_postings  the terms of documents, in blocks; `term_changes` has the changes to apply to them
                    (fulltext.py).
     vocabulary   the words among these terms (vocabulary.py).
     vectors_N    the vectors of generation N, with their index.
     lacking      the documents without a vector, and which replica embeds them.
     replicas     the processes that share the database, each with a lease (replicas.py).
-    claims       jobs that one replica does for all.
-    requests     the versions that were requested, in the order in which the database received them.
-    operations   only a sequence: the operation number.
+    claims       jobs that a single replica does for all replicas.
+    requests     the requested versions, in the order of their arrival at the database.
+    operations   a sequence, not a table: the operation number.
 
 Texts are compared by their bytes (collation C), as in SQLite.
 """
@@ -30,7 +30,7 @@ from service.store.postgres.vectors import HALF_DIMENSIONS, table
 from service.store.sql.connection import COPYING, UNINDEXED, fact, fetch_column, fetch_value
 from service.store.sql.generations import ACTIVE, BUILDING, DROPPED
 
-# The statements of each schema version, which run after those of the version before.
+# The statements of each schema version. They run after the statements of the version before.
 MIGRATIONS: tuple[LiteralString, ...] = (
     """
     CREATE EXTENSION IF NOT EXISTS vector;
@@ -151,11 +151,11 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     CREATE INDEX events_of_document ON events (collection, id, key);
     CREATE INDEX events_by_time ON events (at);
     """,
-    # The text of metadata, because jsonb changes the order of names and -0.0. NULL in older rows.
+    # The metadata as text, because jsonb changes the order of names and -0.0. NULL in older rows.
     """
     ALTER TABLE documents ADD COLUMN sent text COLLATE "C";
     """,
-    # Requests were ordered by the clocks of their machines, so one may lie in the future.
+    # Earlier requests have times from the clocks of different machines, so a time may lie in the future.
     """
     CREATE TABLE requests (
         number  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -170,7 +170,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         FROM (SELECT value::json AS wish FROM facts WHERE name = 'wish') AS wishes;
     DELETE FROM facts WHERE name = 'wish';
     """,
-    # Older rows name no visitor, and their keys count as trusted.
+    # Older rows have no visitor, and their keys count as trusted.
     """
     ALTER TABLE events ADD COLUMN visitor text COLLATE "C" NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN trusted integer NOT NULL DEFAULT 1;
@@ -251,8 +251,8 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     ALTER TABLE documents ADD COLUMN checksums bytea;
     CREATE INDEX documents_without_checksums ON documents (revision) WHERE checksums IS NULL;
     """,
-    # A replica of an older version would keep both columns of the previous document. Connections of this
-    # version declare that they set both (connection.py).
+    # When a replica of an older version replaces a document, it would keep both columns of the previous
+    # document. Connections of this version declare that they set both (connection.py).
     """
     CREATE OR REPLACE FUNCTION simile_unsummed() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -265,7 +265,7 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         EXECUTE FUNCTION simile_unsummed();
     """,
     # The rules for terms changed, and fulltext.py fills the tables again. A replica of an older version would
-    # add terms of its own rules, so it must not find them.
+    # add terms by its own rules, so it must not find the tables.
     """
     ALTER TABLE postings RENAME TO term_postings;
     ALTER TABLE unfolded RENAME TO term_changes;
@@ -279,7 +279,8 @@ MIGRATIONS: tuple[LiteralString, ...] = (
         PRIMARY KEY (revision, space)
     );
     """,
-    # The words among the terms of postings, by which misspelled words are corrected. fulltext.py keeps it.
+    # The words among the terms of postings. They serve to correct misspelled words. fulltext.py maintains
+    # the table.
     """
     CREATE TABLE vocabulary (
         number     bigint GENERATED ALWAYS AS IDENTITY,
@@ -291,7 +292,8 @@ MIGRATIONS: tuple[LiteralString, ...] = (
     INSERT INTO vocabulary (collection, term) SELECT DISTINCT collection, term FROM term_postings
         WHERE char_length(term) BETWEEN 3 AND 32;
     """,
-    # The live test that an event is an outcome of, and 1 for its candidate or -1 for the active version.
+    # The live test to which an event belongs as an outcome, and the side of the event: 1 for the candidate,
+    # -1 for the active version.
     """
     ALTER TABLE events ADD COLUMN test text COLLATE "C" NOT NULL DEFAULT '';
     ALTER TABLE events ADD COLUMN side integer NOT NULL DEFAULT 0;
@@ -340,10 +342,10 @@ FUNCTIONS = ["simile_instant", "simile_unsummed", "simile_values"]
 SCHEMA_TABLE = "simile_schema"
 MIN_PGVECTOR = (0, 8)  # The first version with iterative scans.
 RIGHTS = ["SELECT", "INSERT", "UPDATE", "DELETE"]
-_NAMED = 5  # Missing parts in a message.
+_NAMED = 5  # Maximum number of missing parts that a message names.
 _LOCK = 7_405_811  # An advisory lock.
 
-# For each relation: whether it exists, its columns, its valid indexes, and the missing rights of this role.
+# For each relation: if it exists, its columns, its valid indexes, and the rights that this role is missing.
 _LOOK = """
     SELECT name, oid IS NOT NULL,
         ARRAY(SELECT attname::text FROM pg_attribute
@@ -356,7 +358,7 @@ _LOOK = """
 
 
 def migrate(raw: Raw) -> None:
-    """Migrates the database to the current schema. Several processes that start together do so in turn.
+    """Migrates the database to the current schema. Processes that start at the same time do this in turn.
 
     Raises:
         StartupError: A newer version wrote the database, pgvector is missing or too old, or a table, column,
@@ -389,9 +391,9 @@ def migrate(raw: Raw) -> None:
 
 
 def problem(raw: Raw) -> str | None:
-    """Returns a sentence about missing parts of the database or another schema version, or None.
+    """Returns a sentence about missing parts of the database or a different schema version, or else None.
 
-    This takes some milliseconds.
+    This takes a few milliseconds.
     """
     rows = raw.execute(_LOOK, (RIGHTS, [SCHEMA_TABLE])).fetchall()
     if not rows[0][1]:
@@ -456,7 +458,8 @@ def _lacking(raw: Raw) -> Iterator[str]:
 def _lacking_vectors(raw: Raw) -> Iterator[str]:
     """Yields the missing tables, indexes and rights of generations, except those that are being built.
 
-    Only the active generation must have a vector index. Copies and loads build the index at the end.
+    Only the active generation must have a vector index. While data is copied or loaded, it has none yet: the
+    index is built at the end.
     """
     unindexed = any(fact(Connection(raw), name) is not None for name in (COPYING, UNINDEXED))
     dimensions = {
@@ -493,5 +496,5 @@ def drop_everything(raw: Raw) -> None:
     tables = [SCHEMA_TABLE, *TABLES, *vectors]
     raw.execute(f"DROP TABLE IF EXISTS {', '.join(tables)}".encode())
     raw.execute(f"DROP SEQUENCE IF EXISTS {', '.join(SEQUENCES)}".encode())
-    # Triggers and indexes that use them were dropped with the tables.
+    # Triggers and indexes that use these functions were dropped with the tables.
     raw.execute(f"DROP FUNCTION IF EXISTS {', '.join(FUNCTIONS)}".encode())

@@ -1,12 +1,12 @@
 """Counts the values of metadata fields, for facets. Start at `count_facets` and `Columns.load`.
 
     revisions to count ─▶ columns: the values of each revision in memory ─▶ counts per value, or per range
-                              └── revisions that a column lacks: their metadata is read once
+                              └── revisions that are not in a column: their metadata is read once
 
-The metadata of a revision never changes. So a column, which has the values of one field by revision, never
-becomes wrong, and counting reads no metadata after the first time. A facet value is what a filter compares:
-1 and 1.0 are one value, and so are two texts of the same moment. `values_at` says which values a document
-has. So a filter for a value matches exactly the counted documents.
+A column has the values of one field by revision. The metadata of a revision never changes. So a column never
+becomes wrong, and counting reads no metadata after the first time. Facet values are equal if filters treat
+them as equal: 1 and 1.0 are one value, and so are two texts of the same moment. `values_at` returns the
+values of a document. So a filter for a value matches exactly the counted documents.
 """
 
 import heapq
@@ -28,22 +28,22 @@ from service.store.sql.bounded_cache import BoundedCache
 from service.store.sql.records import Reading, parse_metadata
 from service.store.values import Facet, FacetValue, Revisions
 
-MAX_CHARACTERS = 256  # A longer text is no value of a facet, and counts as other.
-MAX_BYTES = 128 << 20  # Of all columns.
+MAX_CHARACTERS = 256  # A longer text is not a value of a facet. It counts as other.
+MAX_BYTES = 128 << 20  # Memory of all columns.
 MAX_COLUMN_BYTES = 48 << 20  # A million documents with 150,000 different short texts.
-# Of the values of documents that were too many. The field is left out while the documents have this share.
+# A field with too many different values is left out while the documents have this share of those values.
 REFUSED_SHARE = 0.9
-MAX_REFUSED, MAX_REFUSED_BYTES = 100, 32 << 20  # Fields that were left out lately, and what is kept of them.
+MAX_REFUSED, MAX_REFUSED_BYTES = 100, 32 << 20  # Limits for the record of fields left out lately.
 STEP = 2000  # Documents that are read at a time, in some 10 ms.
-OUTER_SHARE = 0.02  # Of the values, on each side, that do not decide how wide ranges are.
+OUTER_SHARE = 0.02  # Share of the values, at each end, that does not affect the width of ranges.
 KEPT = 8  # Results that a column keeps.
 DENSE = 16  # A table of flags is faster than a search if it has at most this many for each revision.
-_VALUE_BYTES = 200  # Of a value in addition to its characters.
+_VALUE_BYTES = 200  # Memory of a value, in addition to its characters.
 _PLAIN = (str, int, float)  # Types of most values. Not bool, because True equals 1 in Python.
 _TEXT, _NUMBER, _TIME, _OTHER, _UNLISTED = range(5)
 
 Codes: TypeAlias = NDArray[np.int32]
-Key: TypeAlias = tuple[int, Any]  # The kind of a value, and what is equal for equal values.
+Key: TypeAlias = tuple[int, Any]  # The kind of a value, and a form that is the same for equal values.
 
 
 class _Rows(NamedTuple):
@@ -51,9 +51,9 @@ class _Rows(NamedTuple):
 
     Attributes:
         revisions: The revisions, in ascending order.
-        starts: Start of the codes of each revision, and the end of the last.
+        starts: For each revision, the start of its codes. Then the end of the last revision.
         codes: The codes of all values. A revision has each code once.
-        exists: Whether each document has the field.
+        exists: For each document, True if it has the field.
     """
 
     revisions: Revisions
@@ -197,7 +197,7 @@ class Columns:
             columns = {field: self._columns.setdefault((collection, field), Column()) for field in given}
         before = {field: len(column.rows.revisions) for field, column in columns.items()}
         self._fill(connection, columns, revisions)
-        # Once more without the values of deleted documents.
+        # Large columns are read again without the values of deleted documents.
         again = {
             field: Column()
             for field, column in columns.items()
@@ -222,7 +222,7 @@ class Columns:
         return {field: found.get(field) for field in fields}
 
     def list_fields(self, declared: Sequence[str], collection: str) -> list[str]:
-        """Returns the fields of a collection with columns, and declared ones while there is room."""
+        """Returns the fields of a collection with columns, and declared fields while memory is left."""
         with self._lock:
             known = [field for name, field in self._columns if name == collection]
             has_room = sum(column.nbytes for column in self._columns.values()) < MAX_BYTES // 2
@@ -266,7 +266,7 @@ def _get_key(value: str | float | None) -> Key:
         return (_UNLISTED, "") if len(value) > MAX_CHARACTERS or "\0" in value else (_TEXT, value)
     if value is None or isinstance(value, bool):
         return _OTHER, str(value)
-    # Of equal numbers, the one that is shown must not depend on the order of the documents.
+    # The number that is shown for equal numbers must not depend on the order of the documents.
     return _NUMBER, int(value) if abs(value) <= 2**53 and value == int(value) else value
 
 
@@ -323,7 +323,7 @@ class _Counted:
             codes = codes[np.repeat(inside, lengths)]
             lengths, exists = lengths[inside], exists[inside]
         self._codes = codes
-        self._owners = np.repeat(np.arange(len(revisions)), lengths)  # Of each code, ascending.
+        self._owners = np.repeat(np.arange(len(revisions)), lengths)  # The document of each code, ascending.
         self._has_one = bool((lengths <= 1).all())
         self._exist = int(np.count_nonzero(exists))
         self._documents = len(revisions)
@@ -375,7 +375,7 @@ class _Counted:
         keys = self._column.keys
         order, ranks = self._column.get_order(kind, np.flatnonzero(self._kinds == kind))
         codes = np.flatnonzero(self._kinds == kind)
-        counts = np.zeros(len(order), np.int64)  # Of each value, in order.
+        counts = np.zeros(len(order), np.int64)  # Count of each value, in order.
         counts[ranks[codes]] = self._counts[codes]
         below = below_lowest = below_highest = _sum_below(counts)
         total = documents = int(below[-1])

@@ -1,7 +1,7 @@
-"""Terms near to a misspelled word in SQLite, and the documents that have a term. Start at `nearest_terms`.
+"""Finds terms near to a misspelled word in SQLite, and documents with a term. Start at `nearest_terms`.
 
-FTS5 lists all terms of a collection, which takes a second for 10 million postings. Afterwards, the operation
-log names the new documents. Their texts are cut into terms again.
+At first, FTS5 lists all terms of a collection, which takes a second for 10 million postings. Afterwards, the
+operation log names the new documents, and only their texts are split into terms again.
 """
 
 import sqlite3
@@ -20,11 +20,11 @@ from service.store.sqlite.postings import open_vocabulary, table
 from service.store.values import MAX_COUNTED, MAX_TRIED, TRIED, Budget, Revisions
 from service.store.vocabularies import Vocabularies
 
-# All terms are listed again after so many operations, or this share of the number of terms if that is more.
-# Cutting a document takes about 15 times as long as reading its postings.
+# All terms are listed again after FAR operations, or FAR_SHARE times the number of terms if that is more.
+# Splitting a document into terms takes about 15 times the time of reading its postings.
 FAR, FAR_SHARE = 1000, 1 / 30
-LARGE = 50_000  # Terms. Above it, a search does not list all of them again, which `load` does soon.
-TOGETHER = 20_000  # Terms that are added at a time, in some 20 ms.
+LARGE = 50_000  # Terms. A search does not list more terms than this again. `load` does it soon.
+TOGETHER = 20_000  # Terms that are added at a time, in about 20 ms.
 _NONE = np.empty(0, np.int64)
 
 
@@ -49,9 +49,9 @@ def load(connection: sqlite3.Connection, vocabularies: Vocabularies, collection:
 def _update(
     connection: sqlite3.Connection, vocabulary: Vocabulary, number: int, collection: str, *, lists: bool
 ) -> None:
-    """Adds the terms of all documents of this state that the vocabulary lacks.
+    """Adds all terms of the current state that are missing in the vocabulary.
 
-    With `lists` false, does nothing if many documents are new.
+    If `lists` is false, does nothing when many documents are new.
     """
     now, state = sequence(connection), vocabulary.state
     known = state if isinstance(state, int) else None
@@ -65,7 +65,7 @@ def _update(
     for start in range(0, len(terms), TOGETHER):
         pause()
         vocabulary.add(terms[start : start + TOGETHER])
-    # Another thread may have added the terms of a later state meanwhile.
+    # In the meantime, another thread may have added the terms of a later state.
     vocabulary.state = max(now, vocabulary.state) if isinstance(vocabulary.state, int) else now
 
 
