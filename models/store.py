@@ -79,8 +79,8 @@ class RequestedVersion(NamedTuple):
     """A request to activate a version.
 
     The service may reject a request of the kind `want`, for example if the version failed before. Requests of
-    the kinds `activate` and `rollback` are decisions by a person. The `id` is empty if the file `wanted` was
-    written without asked.json.
+    the kinds `activate` and `rollback` are decisions of a person, or of a live test that accepts a version.
+    The `id` is empty if the file `wanted` was written without asked.json.
     """
 
     version: str

@@ -273,8 +273,9 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 def purge(connection: Connection) -> bool:
     """Deletes the data of a dropped generation that no replica serves. Returns False if none exists.
 
-    The first call deletes only the generation's rows in `lacking` and `skipped`. It takes no lock, because
-    these may be a million rows. The next call drops the generation's table of vectors.
+    The first call deletes only the generation's rows in `lacking` and `skipped`. It takes only the
+    lock of this generation, because these may be a million rows. The next call drops the generation's table
+    of vectors.
     """
     sql = (
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "
@@ -296,7 +297,7 @@ def purge(connection: Connection) -> bool:
     return True
 
 
-LAST_BYTES = 1 << 20  # Maximum characters of the texts that a swap embeds.
+LAST_CHARACTERS = 1 << 20  # Maximum characters of the texts that a swap embeds.
 _SWAP_LOCK = 7_405_816
 
 
@@ -304,7 +305,7 @@ class Answer(Enum):
     """Tells a replica that is ready if it may commit a swap."""
 
     ACTIVATED = auto()  # Another replica has committed the swap.
-    LACKS = auto()  # Too many vectors are missing, or this replica must not swap.
+    LACKS = auto()  # Too many vectors are missing, or the vector index, or this replica must not swap.
     WAIT = auto()  # Another replica is not ready, or the request has changed.
     NOW = auto()  # This replica may commit the swap. From `make_active`: it has committed.
 
@@ -368,7 +369,7 @@ def make_active(connection: Connection, replica: str, swap: Activation) -> Answe
         return answer
     missing = unembedded(connection, lacking(connection, generation, 0, LAST_DOCUMENTS))
     if missing:
-        if sum(len(each.content.whole) for each in missing.values()) > LAST_BYTES:
+        if sum(len(each.content.whole) for each in missing.values()) > LAST_CHARACTERS:
             return Answer.LACKS
         embedded = swap.last(missing)
         if embedded is None:

@@ -213,8 +213,8 @@ class Held:
 
     def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch, *, has_read: bool = False) -> None:
         self.read, self.resumed, self.over, self.released = (threading.Event() for _ in range(4))
-        live, store = place.app.state.runtime.live_tests, place.app.state.runtime.corpus.store
-        look, read = live.look, store.live_test
+        tests, store = place.app.state.runtime.live_tests, place.app.state.runtime.corpus.store
+        look, read = tests.look, store.live_test
         is_looking = False
 
         async def held_look() -> None:
@@ -236,7 +236,7 @@ class Held:
 
         if has_read:
             self.read.set()
-        monkeypatch.setattr(live, "look", held_look)
+        monkeypatch.setattr(tests, "look", held_look)
         monkeypatch.setattr(store, "live_test", held_read)
         assert self.read.wait(LIMIT)
 
