@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from benchmarks import machine, raw
+from benchmarks.command import PROJECT, BenchError
 from benchmarks.load import Generator, Load, post_request
 from benchmarks.peer_engines import Library, export, peer_environment
 from benchmarks.processes import Server, call
@@ -569,10 +570,63 @@ def training(job: Job) -> Iterator[Row]:
             yield {"figure": f"{precision}, {name}", "sentences_per_second": spread and spread.text()}
 
 
+def reranker(job: Job) -> Iterator[Row]:
+    """Yield the training steps a second of a cross-encoder, without its start, of 16 pairs of 65 tokens."""
+    if find_spec("torch") is None:
+        raise Unavailable("torch is not installed")
+    texts, chance = exact_lengths(job.tokenizer(), 32, 4096).texts, random.Random(SEED)
+    file = job.folder / "pairs.tsv"
+    rows = ((*chance.sample(texts, 2), f"{5 * chance.random():.2f}") for _ in range(8192))
+    lines = map("\t".join, [("sentence1", "sentence2", "score"), *rows])
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    few, many = (1, 4) if job.quick else (20, 220)
+    for precision in ("bf16", "fp32") if job.on_gpu else ("fp32",):
+        command = ["training", "train", "cross-encoder-scores", "--base", str(job.source("default"))]
+        command += ["--corpus", str(file), "--device", job.device, "--precision", precision]
+        seconds = []
+        for steps in (few, many):
+            out = job.folder / f"reranker-{precision}-{steps}"
+            seconds.append(_run([*command, "--steps", str(steps), "--out", str(out)]))
+        rate = (many - few) / (seconds[1] - seconds[0])
+        yield {"figure": f"cross-encoder, {precision}", "steps_per_second": rate}
+
+
+def bulk(job: Job) -> Iterator[Row]:
+    """Yield texts a second of `simile embed`, with its start, from Parquet to Parquet."""
+    if find_spec("pyarrow") is None:
+        raise Unavailable("pyarrow is not installed")
+    import pyarrow as pa  # noqa: PLC0415  of the extra bulk
+    import pyarrow.parquet as pq  # noqa: PLC0415  as above
+
+    count = 2000 if job.quick else 400_000
+    texts = exact_lengths(job.tokenizer(), 65, min(count, 65_536)).texts
+    ids = [str(at) for at in range(count)]
+    file, version = job.folder / "texts.parquet", job.version()
+    pq.write_table(pa.table({"id": ids, "text": [texts[at % len(texts)] for at in range(count)]}), file)
+    for precision in ("fp16", "fp32") if job.on_gpu else ("fp32",):
+        command = ["models", "embed", str(file), str(job.folder / f"vectors-{precision}")]
+        command += ["--model", version.name, "--models-dir", str(version.parent)]
+        seconds = _run([*command, "--device", job.device, "--precision", precision])
+        yield {"figure": f"embed, {precision}, 65 tokens", "texts_per_second": count / seconds}
+
+
+def _run(command: Sequence[str]) -> float:
+    """Run a module of the project in a process of its own. Return the seconds that it took."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BenchError(f"{command[1]} ended with status {done.returncode}: {done.stderr[-300:]}")
+    return time.perf_counter() - began
+
+
 def unbuilt(job: Job) -> Iterator[Row]:
     """Yield the figures that cannot be measured yet, with the reasons."""
-    yield {"figure": "cross-encoder, steps a second", "skipped": "no cross-encoder can be trained yet"}
-    yield {"figure": "bulk, Parquet to Parquet", "skipped": "`embed` writes no Parquet yet"}
+    yield {
+        "figure": "cross-encoder against sentence-transformers",
+        "skipped": "no peer is written",
+    }
 
 
 STAGES = {
@@ -586,5 +640,7 @@ STAGES = {
     "exhaustion": Stage(exhaustion, 90, 0),
     "training": Stage(training, 240, 0),
     "search": Stage(search, 240, 6),
+    "bulk": Stage(bulk, 180, 0),
+    "reranker": Stage(reranker, 240, 0),
     "unbuilt": Stage(unbuilt, 10, 0),
 }
