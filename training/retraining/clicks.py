@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp2
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -288,7 +289,7 @@ def get_gain(attraction: float) -> float:
     The attraction is read as a grade of at most 4, and its gain grows exponentially (Burges et al. 2005,
     "Learning to Rank using Gradient Descent"). So stray clicks on many hits weigh little.
     """
-    return max(0.01, round((2 ** (_GRADES * attraction) - 1) / (2**_GRADES - 1), 2))
+    return max(0.01, round((exp2(_GRADES * attraction) - 1) / (exp2(_GRADES) - 1), 2))
 
 
 def _examine(
