@@ -189,7 +189,7 @@ class Suggestions:
                 async with self._building:
                     if self._is_overdue(collection):
                         await self._build(collection)
-        finally:  # If the request is canceled during the build, `keep` builds the candidates.
+        finally:  # Also if the request is canceled, so that `keep` builds old candidates again.
             self._used.add(collection)
         candidates = self._candidates[collection]
         self._candidates.move_to_end(collection)

@@ -421,6 +421,7 @@ class LiveTests:
                 await self._activate(text, ended)
         else:  # Another replica replaced the state first.
             ended = (await self._read())[1] or ended
+        self._changes += 1  # A look that has read the state of this test is outdated.
         if self._candidate is None or self._candidate.test.id == test.id:  # Another test may have begun.
             self._follow(None)
         self._controller.poke()

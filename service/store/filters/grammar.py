@@ -69,7 +69,7 @@ EVERYTHING = Predicate("TRUE", [], "and")  # The filter `{}`.
 
 
 def both(first: Predicate | None, second: Predicate | None) -> Predicate | None:
-    """Returns the condition that both filters match. None means that nothing is required."""
+    """Returns the condition that a document matches both filters. None means that any document does."""
     given = [part for part in (first, second) if part is not None and not part.is_empty]
     return _joined("and", given) if given else first or second
 

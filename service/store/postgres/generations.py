@@ -273,9 +273,8 @@ def forget_skipped(connection: Connection, generation: int) -> None:
 def purge(connection: Connection) -> bool:
     """Deletes the data of a dropped generation that no replica serves. Returns False if none exists.
 
-    The first call deletes only the generation's rows in `lacking` and `skipped`. It takes only the
-    lock of this generation, because these may be a million rows. The next call drops the generation's table
-    of vectors.
+    The first call deletes only the generation's rows in `lacking` and `skipped`, which may be a million. So
+    it takes only the lock of this generation. The next call drops the generation's table of vectors.
     """
     sql = (
         "SELECT number FROM generations WHERE state = ? AND NOT EXISTS "

@@ -33,7 +33,7 @@ MAX_BYTES = 128 << 20  # Memory of all columns.
 MAX_COLUMN_BYTES = 48 << 20  # A million documents with 150,000 different short texts.
 # A field with too many different values is left out while the documents have this share of those values.
 REFUSED_SHARE = 0.9
-MAX_REFUSED, MAX_REFUSED_BYTES = 100, 32 << 20  # Limits for the record of fields left out lately.
+MAX_REFUSED, MAX_REFUSED_BYTES = 100, 32 << 20  # Limits for the record of recently left out fields.
 STEP = 2000  # Documents that are read at a time, in some 10 ms.
 OUTER_SHARE = 0.02  # Share of the values, at each end, that does not affect the width of ranges.
 KEPT = 8  # Results that a column keeps.
@@ -197,7 +197,7 @@ class Columns:
             columns = {field: self._columns.setdefault((collection, field), Column()) for field in given}
         before = {field: len(column.rows.revisions) for field, column in columns.items()}
         self._fill(connection, columns, revisions)
-        # Large columns are read again without the values of deleted documents.
+        # Columns that have grown too large are read again, without the values of deleted documents.
         again = {
             field: Column()
             for field, column in columns.items()

@@ -1,4 +1,4 @@
-"""Finds terms near to a misspelled word in SQLite, and documents with a term. Start at `nearest_terms`.
+"""Finds terms near a misspelled word in SQLite, and documents with a term. Start at `nearest_terms`.
 
 At first, FTS5 lists all terms of a collection, which takes a second for 10 million postings. Afterwards, the
 operation log names the new documents, and only their texts are split into terms again.
@@ -49,7 +49,7 @@ def load(connection: sqlite3.Connection, vocabularies: Vocabularies, collection:
 def _update(
     connection: sqlite3.Connection, vocabulary: Vocabulary, number: int, collection: str, *, lists: bool
 ) -> None:
-    """Adds all terms of the current state that are missing in the vocabulary.
+    """Adds all terms of the current state that are missing from the vocabulary.
 
     If `lists` is false, does nothing when many documents are new.
     """

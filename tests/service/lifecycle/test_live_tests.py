@@ -286,6 +286,7 @@ def test_a_look_that_ends_a_stopped_test_does_not_drop_the_next_one(
     held = Held(place, monkeypatch, has_read=True)
     client.delete(f"/models/{place.c}/test").raise_for_status()
     start(client, place.c)
+    held.resumed.set()
     ended.set()
     assert held.finish(client) != plain
     assert state(client, place.c)["state"] == "running"
@@ -311,6 +312,7 @@ def test_a_stop_while_a_candidate_is_opened_ends_the_test(
         assert opening.wait(LIMIT)
         held = Held(place, monkeypatch, has_read=True)
         client.delete(f"/models/{place.c}/test").raise_for_status()
+        held.resumed.set()
         opened.set()
         assert held.finish(client) == plain
 
