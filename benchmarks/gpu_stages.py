@@ -628,10 +628,7 @@ def _run(command: Sequence[str]) -> float:
 
 def unbuilt(job: Job) -> Iterator[Row]:
     """Yield the figures that cannot be measured yet, with the reasons."""
-    yield {
-        "figure": "cross-encoder against sentence-transformers",
-        "skipped": "no peer is written",
-    }
+    yield {"figure": "cross-encoder against sentence-transformers", "skipped": "no peer is written"}
 
 
 STAGES = {

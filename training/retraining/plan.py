@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,8 +128,7 @@ def build_job(gathered: Gathered, recipe: Recipe, work: Path, *, labels: bool = 
     if corpus.digest != corpus.rows:
         # The active model mined the rows. Another model finds other rows, which teach something new. So the
         # digest includes the models.
-        mined = sha256(f"{corpus.digest} by {' and '.join(teachers)}".encode())
-        corpus = replace(corpus, digest=mined.hexdigest())
+        corpus = corpus.of_source(f"{corpus.digest} by {' and '.join(teachers)}")
     say(f"training on {corpus}")
     report = _report(corpus, recipe, store.folder(active), (*gathered.used.warnings, *of_keys(found)))
     for warning in report["warnings"]:

@@ -233,7 +233,7 @@ def _triples(
     vectors = unit_vectors(model.encode_queries, [*of_anchor])
     found = _find_nearest(service, documents, model, vectors)
     for (anchor, some), vector, hits in zip(of_anchor.items(), vectors, found, strict=True):
-        known = {folded(pairs[number].document.text) for number in some}
+        known = {texts[places[pairs[number].document.id]] for number in some}
         said = [places[id] for id in not_relevant.get(anchor, ()) if id in places]
         said = [at for at in said if texts[at] not in known]
         known.update(texts[at] for at in said)
